@@ -281,7 +281,7 @@ class _Reader:
         node = self._argument(call.arguments[0], parser)
         if not isinstance(node, torch.fx.Node):
             raise parser.error("an offset names a value")
-        with parser_errors(parser), self._mode:
+        with parser_errors(parser):
             node.meta["val"] = self._moved(node.meta["val"], call.arguments[1], parser)
 
     def _moved(self, value: Any, begin: Any, parser: Parser) -> Any:
@@ -289,7 +289,8 @@ class _Reader:
         if isinstance(value, tuple) and isinstance(begin, tuple) and len(value) == len(begin):
             return tuple(self._moved(*pair, parser) for pair in zip(value, begin, strict=True))
         if isinstance(value, torch.Tensor) and not isinstance(begin, tuple):
-            return value.as_strided(value.shape, value.stride(), self._size(begin, parser))
+            place = self._size(begin, parser)
+            return fake_tensor(self._mode, value.shape, value.stride(), value.dtype, value.device, place)
         if begin != 0:
             raise parser.error("an offset has a number for each tensor")
         return value

@@ -90,6 +90,7 @@ from mixbackend.contracts.torch_compat.inductor import (
     inductor_surroundings,
 )
 from mixbackend.contracts.torch_compat.late_kernels import LateKernels, kernels_later
+from mixbackend.contracts.torch_compat.late_modes import fresh_fake_mode
 from mixbackend.contracts.torch_compat.logs import log_code, trace_artifact
 from mixbackend.contracts.torch_compat.memory import (
     copies_of,
@@ -145,7 +146,6 @@ from mixbackend.contracts.torch_compat.symbols import (
 from mixbackend.contracts.torch_compat.tracing import (
     fake_mode_of,
     fake_tensor,
-    fresh_fake_mode,
     guards_counted,
     guards_suppressed,
     is_fake,

@@ -14,6 +14,7 @@ import torch
 import torch.fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from mixbackend.contracts.torch_compat.late_modes import created_symbol
 from mixbackend.contracts.torch_compat.tracing import is_fake
 
 _BEYOND = 2**40
@@ -55,18 +56,10 @@ def symbolic_bounds(size: torch.SymInt) -> tuple[int, int | None]:
 
 def fresh_symbol(fake_mode: Any, name: str, hint: int, lower: int, upper: int | None) -> torch.SymInt:
     """A new symbolic integer of a fake mode with a value to assume and inclusive bounds that always hold."""
-    from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
     from torch.utils._sympy.numbers import int_oo
 
     shape_env: ShapeEnv = fake_mode.shape_env
-    symbol = shape_env.create_symbol(
-        hint,
-        ConstantSource(name),
-        DimDynamic.DYNAMIC,
-        positive=True if lower > 0 else None,
-        do_not_specialize_zero_one=True,
-    )
+    symbol = created_symbol(shape_env, name, hint, lower > 0)
     shape_env.constrain_symbol_range(symbol, lower, int_oo if upper is None else upper)
     return shape_env.create_symintnode(symbol, hint=hint)  # type: ignore[return-value]
 
@@ -159,8 +152,6 @@ def symbol_facts(shape_env: ShapeEnv, symbol: sympy.Symbol) -> SymbolFacts:
 
 def declare_symbol(shape_env: ShapeEnv, name: str, facts: SymbolFacts) -> sympy.Symbol:
     """A new symbol of a shape environment, with the given range and hint."""
-    from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -168,13 +159,8 @@ def declare_symbol(shape_env: ShapeEnv, name: str, facts: SymbolFacts) -> sympy.
         symbol = shape_env.create_unbacked_symint().node.expr
         shape_env.pending_fresh_unbacked_symbols.clear()
     else:
-        symbol = shape_env.create_symbol(
-            _stand_in(facts) if facts.hint is None else facts.hint,
-            ConstantSource(f"mixbackend_{name}"),
-            DimDynamic.DYNAMIC,
-            positive=True if facts.kind == "size" else None,
-            do_not_specialize_zero_one=True,
-        )
+        hint = _stand_in(facts) if facts.hint is None else facts.hint
+        symbol = created_symbol(shape_env, f"mixbackend_{name}", hint, facts.kind == "size")
     lower = -int_oo if facts.lower is None else facts.lower
     upper = int_oo if facts.upper is None else facts.upper
     shape_env.var_to_range[symbol] = ValueRanges(lower, upper)

@@ -11,11 +11,14 @@ Invariants: shapes, strides and dtypes as traced; computed in float32 at least; 
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, cast
 
 import torch
 import torch.fx
+
+from mixbackend.contracts.torch_compat import fake_tensor
 
 aten = torch.ops.aten
 _CONVOLUTION = aten.convolution.default
@@ -37,17 +40,17 @@ def fold_batch_norms(graph_module: torch.fx.GraphModule, constants: frozenset[st
     Returns:
         How many normalisations were folded.
     """
-    folded, known = 0, dict[Any, Any]()
+    folded = 0
     for target in _NORMS:
         for norm in graph_module.graph.find_nodes(op="call_function", target=target):
-            folded += _fold(graph_module.graph, norm, constants, known)
+            folded += _fold(graph_module.graph, norm, constants)
     if folded:
         graph_module.graph.eliminate_dead_code()
         graph_module.recompile()
     return folded
 
 
-def _fold(graph: torch.fx.Graph, norm: torch.fx.Node, constants: frozenset[str], known: dict[Any, Any]) -> bool:
+def _fold(graph: torch.fx.Graph, norm: torch.fx.Node, constants: frozenset[str]) -> bool:
     convolution, gamma, beta, mean, variance, _momentum, epsilon = cast(tuple[Any, ...], norm.args)
     if not isinstance(convolution, torch.fx.Node) or not _is_foldable(convolution, norm):
         return False
@@ -56,7 +59,7 @@ def _fold(graph: torch.fx.Graph, norm: torch.fx.Node, constants: frozenset[str],
     if any(item is not None and not _is_constant(item, constants) for item in parameters):
         return False
     with graph.inserting_before(convolution):
-        write = _Writer(graph, norm, known)
+        write = _Writer(graph, norm)
         scale = write(aten.rsqrt.default, write(aten.add.Scalar, write.wide(variance), epsilon))
         if gamma is not None:
             scale = write(aten.mul.Tensor, scale, write.wide(gamma))
@@ -97,17 +100,18 @@ def _value(node: Any) -> Any:
 class _Writer:
     """Adds nodes with fake values; they count to the module of the norm.
 
-    Fake operators take a quarter of a millisecond each, and models have a few shapes of norms alone: what one made is
-    known for the next.
+    All but ``reshape`` work element by element, and have the form of their first argument. To state that runs nothing
+    on fake values, for which Dynamo would be imported where a package is loaded.
     """
 
-    def __init__(self, graph: torch.fx.Graph, norm: torch.fx.Node, known: dict[Any, Any]) -> None:
-        self._graph, self._known = graph, known
+    def __init__(self, graph: torch.fx.Graph, norm: torch.fx.Node) -> None:
+        self._graph = graph
         self._meta = {key: value for key, value in norm.meta.items() if key != "val"}
         self._mode = _value(norm)[0].fake_mode
 
     def __call__(self, target: Any, *arguments: Any) -> torch.fx.Node:
-        return self._written(target, arguments, {})
+        types = [_value(item).dtype for item in arguments if isinstance(item, torch.fx.Node)]
+        return self._written(target, arguments, functools.reduce(torch.promote_types, types), {})
 
     def wide(self, node: torch.fx.Node) -> torch.fx.Node:
         """In float32, where it is narrower."""
@@ -116,22 +120,14 @@ class _Writer:
     def like(self, node: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
         if _value(node).dtype == dtype:
             return node
-        return self._written(aten._to_copy.default, (node,), {"dtype": dtype})
+        return self._written(aten._to_copy.default, (node,), dtype, {"dtype": dtype})
 
-    def _written(self, target: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> torch.fx.Node:
+    def _written(
+        self, target: Any, arguments: tuple[Any, ...], dtype: torch.dtype, options: dict[str, Any]
+    ) -> torch.fx.Node:
         node = self._graph.call_function(target, arguments, options)
-        values = [_value(item) if isinstance(item, torch.fx.Node) else item for item in arguments]
-        key = (target, *map(_form, values), *options.values())
-        with self._mode:
-            if key not in self._known:
-                self._known[key] = _form(target(*values, **options))
-            shape, strides, dtype, device = self._known[key]
-            node.meta = {**self._meta, "val": torch.empty_strided(shape, strides, dtype=dtype, device=device)}
+        first = _value(arguments[0])
+        form = torch.empty_strided(first.shape, first.stride(), dtype=dtype, device="meta")
+        form = form.reshape(arguments[1]) if target is aten.reshape.default else torch.empty_like(form)
+        node.meta = {**self._meta, "val": fake_tensor(self._mode, form.shape, form.stride(), dtype, first.device)}
         return node
-
-
-def _form(value: Any) -> Any:
-    """What a fake result of these operators depends on, and all there is to one."""
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.stride(), value.dtype, value.device
-    return tuple(value) if isinstance(value, list) else value
