@@ -204,6 +204,22 @@ def _shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch
     return aten.where.self(outside, grad, _like(0)(grad))
 
 
+_ONE_SIXTH = 0.16666667163372039794921875
+"""In float32, which eager multiplies by in every type."""
+
+
+def _hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    inside = aten.bitwise_and.Tensor(aten.gt.Scalar(x, -3.0), aten.lt.Scalar(x, 3.0))
+    wide = aten.mul.Tensor(aten._to_copy.default(grad, dtype=_computed_in(grad.dtype)), _ONE_SIXTH)
+    return aten.where.self(inside, aten._to_copy.default(wide, dtype=grad.dtype), _number(0.0, grad))
+
+
+def _take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    # Torch's reads an index of no dimensions as a number, which is a size that values decide.
+    picked = aten.index.Tensor(aten.reshape.default(x, [-1]), [aten.reshape.default(index, [-1])])
+    return aten.reshape.default(picked, index.shape)
+
+
 # --- attention -------------------------------------------------------------------------------------------------------
 
 
@@ -321,6 +337,10 @@ _ATTENTION: Table = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
 }
+_AS_EAGER: Table = {
+    aten.hardsigmoid_backward.default: _hardsigmoid_backward,
+    aten.take.default: _take,
+}
 _PRIMS: Table = {
     aten.reshape.default: _reshape,
     aten.view.default: _reshape,
@@ -362,4 +382,4 @@ _PRIMS: Table = {
     aten.hardshrink_backward.default: _shrink_backward,
     aten.softshrink_backward.default: _shrink_backward,
 }
-OURS: dict[str, Table] = {"core_aten": _ATTENTION, "prims": {**_PRIMS, **_ATTENTION}}
+OURS: dict[str, Table] = {"core_aten": {**_AS_EAGER, **_ATTENTION}, "prims": {**_PRIMS, **_AS_EAGER, **_ATTENTION}}

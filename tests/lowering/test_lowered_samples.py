@@ -1,7 +1,8 @@
 """torch's operator samples, forward and backward, at every level: only operators of its list, and what eager computes.
 
-A sample of every 40th operator run with the suite; all of them, of every type, with ``MIXBACKEND_NIGHTLY=1``.
-Hours of work can be shared: ``MIXBACKEND_SHARD=2/8`` takes the second eighth of the operators.
+A sample of every 40th operator by day. By night samples of every operator: three in float32, one of every other type.
+All samples of all types, which are hours of work, with ``MIXBACKEND_NIGHTLY=1``; they can be shared:
+``MIXBACKEND_SHARD=2/8`` takes the second eighth of the operators.
 """
 
 from __future__ import annotations
@@ -17,8 +18,18 @@ import pytest
 import torch
 from op_samples import functions_of, inputs_of, operators, traced_sample
 from rounding_noise import rounding_noise
+from tiers import draws
 
-from mixbackend.contracts import LEVELS, LoweringError, OpLevel, Region, Traits, lowered, operators_of
+from mixbackend.contracts import (
+    LEVELS,
+    LoweringError,
+    OpLevel,
+    Region,
+    SymbolicSize,
+    Traits,
+    lowered,
+    operators_of,
+)
 from mixbackend.contracts.numerics import find_deviation
 from mixbackend.contracts.support import refuse_special
 from mixbackend.execute.verify import eager_result, reference_result
@@ -26,6 +37,12 @@ from mixbackend.execute.verify import eager_result, reference_result
 NIGHTLY = os.environ.get("MIXBACKEND_NIGHTLY") == "1"
 _SHARD, _SHARDS = map(int, os.environ.get("MIXBACKEND_SHARD", "1/1").split("/"))
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.int64, torch.bool, torch.complex64, torch.bfloat16)
+EVERY = 1 if NIGHTLY else draws(40, 1)
+"""Of so many operators one is taken."""
+PARTS = draws(1, 8)
+"""Tests that share the operators of a type."""
+PLACES = (0, 2, 7)[: draws(1, 3)]
+"""Which samples of an operator are taken, of float32; the first ones are often the plainest."""
 BUDGET = Traits().error_budget
 
 LIMITATIONS = {
@@ -57,12 +74,14 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def _samples(dtype: torch.dtype) -> Iterator[tuple[str, Region, list[torch.Tensor]]]:
-    every = 1 if NIGHTLY else 40
-    for info in operators(dtype)[_SHARD - 1 :: every * _SHARDS]:
+def _samples(dtype: torch.dtype, part: int = 0, parts: int = 1) -> Iterator[tuple[str, Region, list[torch.Tensor]]]:
+    places = PLACES if dtype is torch.float32 else PLACES[:1]
+    for info in operators(dtype)[_SHARD - 1 :: EVERY * _SHARDS][part::parts]:
         torch.manual_seed(0)
-        given = info.sample_inputs("cpu", dtype)
-        for number, sample in enumerate(itertools.islice(given, None if NIGHTLY else 1)):
+        given = enumerate(info.sample_inputs("cpu", dtype))
+        for number, sample in given if NIGHTLY else itertools.islice(given, places[-1] + 1):
+            if not NIGHTLY and number not in places:
+                continue
             functions, tensors = functions_of(info, sample)
             for function in functions:
                 region = traced_sample(function, tensors)
@@ -71,6 +90,10 @@ def _samples(dtype: torch.dtype) -> Iterator[tuple[str, Region, list[torch.Tenso
 
 
 def _depends_on_values(region: Region) -> bool:
+    """In the shape of a tensor, or in a number that an operator is given."""
+    numbers = [meta for view in region.views for meta in (*(item.meta for item in view.inputs), *view.outputs)]
+    if any(isinstance(meta, SymbolicSize) and meta.hint is None for meta in numbers):
+        return True
     return any(size.hint is None for meta in _metas(region) for size in (*meta.shape, *meta.stride) if _symbolic(size))
 
 
@@ -84,10 +107,11 @@ def _symbolic(size: object) -> bool:
 
 
 @pytest.mark.sampled(1)
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("level", "dtype"), CASES, ids=lambda value: str(value).removeprefix("torch."))
-def test_a_lowered_sample_is_of_its_level_and_means_the_same(level: OpLevel, dtype: torch.dtype) -> None:
+def test_a_lowered_sample_is_of_its_level_and_means_the_same(level: OpLevel, dtype: torch.dtype, part: int) -> None:
     right, wrong = 0, []
-    for name, region, inputs in _samples(dtype):
+    for name, region, inputs in _samples(dtype, part, PARTS):
         special = any(refuse_special(view) for view in region.views) or _depends_on_values(region)
         try:
             low = lowered(region, level)
@@ -103,6 +127,26 @@ def test_a_lowered_sample_is_of_its_level_and_means_the_same(level: OpLevel, dty
     print(f"\n{level} {dtype}: {right} samples")
     assert wrong == []
     assert right >= 10 // _SHARDS
+
+
+@pytest.mark.parametrize("level", ["core_aten", "prims"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_the_slope_of_hardsigmoid_is_eagers(level: OpLevel, dtype: torch.dtype) -> None:
+    """Eager multiplies by a sixth in float32, whatever the type; torch's decomposition does not."""
+    tensors = [torch.linspace(0.1, 2, 40, dtype=dtype), torch.linspace(-4, 4, 40, dtype=dtype)]
+    region = traced_sample(lambda *given: [torch.ops.aten.hardsigmoid_backward(*given)], tensors)
+    assert region is not None and _problems(region, lowered(region, level), inputs_of(region, tensors)) == []
+
+
+@pytest.mark.parametrize("level", ["core_aten", "prims"])
+@pytest.mark.parametrize("index", [torch.tensor(3), torch.tensor([[-1, 0], [5, -6]]), torch.zeros(0, 2).long()])
+def test_take_reads_an_index_of_any_shape(level: OpLevel, index: torch.Tensor) -> None:
+    tensors = [torch.randn(3, 2).t(), index]
+    region = traced_sample(lambda *given: [torch.take(*given)], tensors)
+    assert region is not None
+    low = lowered(region, level)
+    assert {view.op for view in low.views} - {"getitem"} <= operators_of(level)
+    assert _problems(region, low, inputs_of(region, tensors)) == []
 
 
 def _problems(region: Region, low: Region, inputs: Sequence[torch.Tensor]) -> list[str]:
@@ -130,9 +174,10 @@ def _problems(region: Region, low: Region, inputs: Sequence[torch.Tensor]) -> li
 
 
 @pytest.mark.sampled(1)
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_captured_samples_are_of_the_level_aten(dtype: torch.dtype) -> None:
+def test_captured_samples_are_of_the_level_aten(dtype: torch.dtype, part: int) -> None:
     assert LEVELS[0] == "aten"
-    views = [view for _, region, _ in _samples(dtype) for view in region.views if not refuse_special(view)]
+    views = [view for _, region, _ in _samples(dtype, part, PARTS) for view in region.views if not refuse_special(view)]
     names = {view.op for view in views if view.op.startswith("aten.")}
     assert len(names) > 10 and sorted(names - operators_of("aten")) == []
