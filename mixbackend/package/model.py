@@ -17,7 +17,7 @@ from mixbackend.graph.traced import TracedText
 from mixbackend.package.signature import Signature
 
 FORMAT = "mixbackend package"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 LOCK = "mixbackend.lock.yaml"
 WEIGHTS = "weights.safetensors"
@@ -120,22 +120,6 @@ class Bucket(FrozenModel):
     runners_up: dict[Text, tuple[Text, ...]] = Field(default_factory=dict)
 
 
-class GraphPlan(FrozenModel):
-    """How a graph is placed.
-
-    Attributes:
-        symbols: places, among those of the signature, of the symbols whose product decides.
-        buckets: ascending; one where one plan serves all sizes.
-        home: place of the one that the program was exported at.
-        constants: whether weights are constants of the plan.
-    """
-
-    symbols: tuple[Amount, ...] = ()
-    buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)]
-    home: Amount = 0
-    constants: Flag = True
-
-
 class GraphText(FrozenModel):
     """``graph.traced.TracedText``, for inference."""
 
@@ -183,6 +167,32 @@ class GraphText(FrozenModel):
         )
 
 
+class RelaidText(FrozenModel):
+    """``plan.layouts.Relaid``."""
+
+    graph: GraphText
+    conversions: Amount
+
+
+class GraphPlan(FrozenModel):
+    """How a graph is placed.
+
+    Attributes:
+        symbols: places, among those of the signature, of the symbols whose product decides.
+        buckets: ascending; one where one plan serves all sizes.
+        home: place of the one that the program was exported at.
+        constants: whether weights are constants of the plan.
+        relaid: the graph as buckets place it whose images are channels-last: making that of the graph runs operators on
+            fake values. ``None`` where there is no such bucket, or the graph has no text.
+    """
+
+    symbols: tuple[Amount, ...] = ()
+    buckets: Annotated[tuple[Bucket, ...], Field(min_length=1)]
+    home: Amount = 0
+    constants: Flag = True
+    relaid: RelaidText | None = None
+
+
 class PackagedGraph(FrozenModel):
     """One program.
 
@@ -211,7 +221,7 @@ class Manifest(FrozenModel):
     """
 
     format: Literal["mixbackend package"] = FORMAT  # type: ignore[assignment]
-    version: Literal[1] = VERSION  # type: ignore[assignment]
+    version: Literal[1, 2] = VERSION  # type: ignore[assignment]
     made_with: MadeWith
     backends: tuple[PackagedBackend, ...]
     runners_up: tuple[Text, ...] = ()

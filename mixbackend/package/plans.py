@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import sympy
 import torch
@@ -19,19 +20,22 @@ from mixbackend.compile.executable import Executable, State
 from mixbackend.compile.program import Program, Proposal
 from mixbackend.compile.propose import Outlook, by_estimates
 from mixbackend.compile.sized_graph import SizedGraph
-from mixbackend.contracts import OpGraph, PackageError, PlacementError, Plan, SymbolicSize
+from mixbackend.contracts import OpGraph, PackageError, PlacementError, Plan, RegionTextError, SymbolicSize, ValueMeta
+from mixbackend.contracts.describe_op import value_meta
 from mixbackend.contracts.rehint import symbols_of
 from mixbackend.contracts.torch_compat import size_expression
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.prepared import Prepared
-from mixbackend.package.model import Bucket, GraphPlan
+from mixbackend.graph.traced import Traced
+from mixbackend.package.model import Bucket, GraphPlan, GraphText, RelaidText
 from mixbackend.partitioner.plan_canonical import canonical_plan
 from mixbackend.partitioner.plan_data import plan_from_data, plan_to_data
-from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
-from mixbackend.plan.layout_choice import LaidOutGraph, choose_layout, named_layout
+from mixbackend.plan.layout_choice import LaidOutGraph, as_relaid, in_layout, named_layout
+from mixbackend.plan.layouts import Relaid
 from mixbackend.plan.regime_search import Ladder, Quantity, Regime
 from mixbackend.reporting import Event
+from mixbackend.reporting.records import CHANNELS_LAST
 from mixbackend.select.decision import UNTUNED, Decision
 
 
@@ -42,14 +46,17 @@ def graph_plan(executable: Executable, captured: Captured, environment: Environm
     row = executable.rows[0]
     sized, ladder = row.sized, row.sized.ladder
     constants = sized.prepared.split is not None
+    relaid = _relaid(sized.prepared, row.home.layout)
     if ladder is None or sized.buckets == 1:
-        return GraphPlan(buckets=(_bucket(row.home.program, _runners_up(executable)),), constants=constants)
+        bucket = _bucket(row.home.program, _runners_up(executable))
+        return GraphPlan(buckets=(bucket,), constants=constants, relaid=relaid)
     buckets = []
     for place, regime in enumerate(ladder.regimes):
         program, others = row.home.program, _runners_up(executable)
         if place != ladder.home:
             proposal = sized.proposal(place, row.id_of(place), UNTUNED, environment)
             program, others = row.build(proposal).program, {}
+            relaid = relaid or _relaid(sized.prepared, proposal.layout)
         bucket = _bucket(program, others)
         hints = tuple(int(regime.hints[symbol]) for symbol in ladder.quantity.symbols)
         buckets.append(
@@ -57,7 +64,18 @@ def graph_plan(executable: Executable, captured: Captured, environment: Environm
         )
     names = symbols_of_graph(captured)
     places = tuple(names.index(symbol) for symbol in ladder.quantity.symbols)
-    return GraphPlan(symbols=places, buckets=tuple(buckets), home=ladder.home, constants=constants)
+    return GraphPlan(symbols=places, buckets=tuple(buckets), home=ladder.home, constants=constants, relaid=relaid)
+
+
+def _relaid(prepared: Prepared, layout: LaidOutGraph) -> RelaidText | None:
+    """The text of a graph whose images are channels-last."""
+    if layout.record.chosen != CHANNELS_LAST:
+        return None
+    try:
+        text = Traced(layout.module, prepared.phase, prepared.roles, None).text()
+    except RegionTextError:
+        return None
+    return RelaidText(graph=GraphText.of(text), conversions=layout.record.conversions)
 
 
 def symbols_of_graph(captured: Captured) -> list[sympy.Basic]:
@@ -68,8 +86,10 @@ def symbols_of_graph(captured: Captured) -> list[sympy.Basic]:
 
 def _bucket(program: Program, runners_up: Mapping[str, tuple[str, ...]]) -> Bucket:
     plan = replace(canonical_plan(program.plan, program.graph), refusals=())
+    record = program.proposal.layout.record
     return Bucket(
-        layout=named_layout(program.proposal.layout.record),
+        # A layout that was decided before has no estimates beside it.
+        layout=CHANNELS_LAST if record.chosen == CHANNELS_LAST else named_layout(record),
         plan=plan_to_data(plan),
         runners_up={region.id: runners_up[region.id] for region in plan.regions if runners_up.get(region.id)},
     )
@@ -83,6 +103,11 @@ def _runners_up(executable: Executable) -> dict[str, tuple[str, ...]]:
         ordered = sorted(able, key=lambda item: item.change_s if item.change_s is not None else math.inf)
         found[name] = tuple(item.backend for item in ordered)
     return found
+
+
+def _takes(module: torch.fx.GraphModule) -> list[tuple[str, ValueMeta]]:
+    """The inputs of a graph: those that were prepared otherwise, or in other symbols, are not the same."""
+    return [(node.name, value_meta(node.meta["val"])) for node in module.graph.find_nodes(op="placeholder")]
 
 
 Adapt = Callable[[Bucket, Plan, OpGraph], Sequence[Plan]]
@@ -152,9 +177,7 @@ class PackagedPlans:
     ) -> LaidOutGraph:
         """The graph as a bucket lays it out, with the first plan that holds."""
         made = plan_from_data(bucket.plan)
-        choice = Choice(layout=bucket.layout, plan=made)
-        arguments = prepared.module, captured.phase, captured.id, prepared.roles, environment.planner, choice
-        layout = choose_layout(*arguments, hints=hints)  # type: ignore[arg-type]
+        layout = self._in_layout(bucket, captured, prepared, hints)
         problem: PlacementError | None = None
         for plan in self.adapt(bucket, made, layout.graph):
             try:
@@ -166,6 +189,20 @@ class PackagedPlans:
             return replace(layout, plan=held)
         assert problem is not None, "one plan is tried at least"
         raise problem
+
+    def _in_layout(
+        self, bucket: Bucket, captured: Captured, prepared: Prepared, hints: Mapping[sympy.Basic, int] | None
+    ) -> LaidOutGraph:
+        relaid, named = self._read_relaid, (captured.phase, captured.id, prepared.roles)
+        if bucket.layout == CHANNELS_LAST and relaid is not None and _takes(relaid.module) == _takes(prepared.module):
+            return as_relaid(relaid, *named, hints)  # type: ignore[arg-type]
+        return in_layout(prepared.module, *named, bucket.layout, hints)  # type: ignore[arg-type]
+
+    @cached_property
+    def _read_relaid(self) -> Relaid | None:
+        """Read once, for all buckets."""
+        found = self.plan.relaid
+        return None if found is None else Relaid(found.graph.traced().read().module, found.conversions)
 
     def _accepted(self, made: Plan, plan: Plan) -> frozenset[str]:
         """Regions that are as they were made, of backends whose artifacts are loaded."""

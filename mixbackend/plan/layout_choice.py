@@ -19,7 +19,7 @@ from mixbackend.contracts import OpGraph, Phase, Plan
 from mixbackend.contracts.rehint import Hints, with_hints
 from mixbackend.graph.describe import PlaceholderRole, describe
 from mixbackend.plan.choice import DEFAULT, Choice
-from mixbackend.plan.layouts import channels_last_copy
+from mixbackend.plan.layouts import Relaid, channels_last_copy
 from mixbackend.plan.planner import Planner
 from mixbackend.reporting.records import AS_TRACED, CHANNELS_LAST, LayoutRecord
 
@@ -87,10 +87,17 @@ def in_layout(
 ) -> LaidOutGraph:
     """Describe a graph in a layout that was chosen before; as traced where it has no other. See ``choose_layout``."""
     relaid = channels_last_copy(graph_module) if phase == "inference" and layout == CHANNELS_LAST else None
-    module = graph_module if relaid is None else relaid.module
-    graph = with_hints(describe(module, phase, graph_id, roles), hints or {})
-    record = LayoutRecord() if relaid is None else LayoutRecord(CHANNELS_LAST, (), relaid.conversions)
-    return LaidOutGraph(module, graph, None, record)
+    if relaid is not None:
+        return as_relaid(relaid, phase, graph_id, roles, hints)
+    return LaidOutGraph(graph_module, with_hints(describe(graph_module, phase, graph_id, roles), hints or {}))
+
+
+def as_relaid(
+    relaid: Relaid, phase: Phase, graph_id: str, roles: Mapping[str, PlaceholderRole], hints: Hints | None = None
+) -> LaidOutGraph:
+    """Describe a graph whose images are channels-last."""
+    graph = with_hints(describe(relaid.module, phase, graph_id, roles), hints or {})
+    return LaidOutGraph(relaid.module, graph, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
 
 
 def named_layout(record: LayoutRecord) -> str:

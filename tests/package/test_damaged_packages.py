@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Callable
@@ -76,7 +77,20 @@ def test_foreign(tmp_path: Path, kind: str) -> None:
 def test_newer(good: Path, tmp_path: Path) -> None:
     content = members(good)
     content["manifest.json"] = json.dumps({"format": "mixbackend package", "version": 99, "new": 1}).encode()
-    refused(written(tmp_path / "newer.mix", content), "has version 99 of the format, and this mixbackend reads up to 1")
+    refused(written(tmp_path / "newer.mix", content), "has version 99 of the format, and this mixbackend reads up to 2")
+
+
+def test_the_version_before(good: Path, tmp_path: Path) -> None:
+    content = members(good)
+    graph, manifest = json.loads(content["graphs/forward.json"]), json.loads(content["manifest.json"])
+    assert graph["plan"].pop("relaid") is None
+    changed = json.dumps(graph).encode()
+    manifest["members"]["graphs/forward.json"] = {"sha256": hashlib.sha256(changed).hexdigest(), "size": len(changed)}
+    content |= {"graphs/forward.json": changed, "manifest.json": json.dumps({**manifest, "version": 1}).encode()}
+    assert (
+        mixbackend.load(written(tmp_path / "old.mix", content), config=CONFIG, strict=True)(torch.ones(2, 8))
+        is not None
+    )
 
 
 def test_every_member_that_is_changed_is_seen(good: Path, tmp_path: Path) -> None:

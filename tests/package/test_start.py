@@ -45,9 +45,21 @@ def convolutions() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, padding=1), norm, torch.nn.ReLU())
 
 
+def images() -> torch.nn.Module:
+    """Convolutions that oneDNN runs on channels-last images."""
+    return torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.ReLU(), torch.nn.Conv2d(32, 32, 3))
+
+
 CASES = {
     "symbolic sizes": (Attending, (3, 8, 32), {0: torch.export.Dim.DYNAMIC}, (5, 8, 32), ["onednn", "eager"]),
     "folded norms": (convolutions, (2, 3, 16, 16), None, (2, 3, 16, 16), ["codegen", "eager"]),
+    "channels-last images": (
+        images,
+        (3, 16, 40, 40),
+        {0: torch.export.Dim.DYNAMIC},
+        (4, 16, 40, 40),
+        ["onednn", "eager"],
+    ),
 }
 
 
@@ -58,7 +70,8 @@ def test_a_package_runs_without_dynamo(case: str, warm: WarmProcesses, tmp_path:
     torch.manual_seed(0)
     model = make().eval()
     program = torch.export.export(model, (torch.randn(traced),), dynamic_shapes=({**dynamic},) if dynamic else None)
-    mixbackend.export(program, tmp_path / "model.mix", config=config)
+    report = mixbackend.export(program, tmp_path / "model.mix", config=config)
+    assert report.graphs[0].layout.chosen == ("channels_last" if case == "channels-last images" else "as_traced")
     inputs = [torch.randn(traced), torch.randn(other)]
     torch.save(inputs, tmp_path / "inputs.pt")
     arguments = (tmp_path / "model.mix", tmp_path / "inputs.pt", tmp_path / "results.pt")
