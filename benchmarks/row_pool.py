@@ -20,6 +20,9 @@ from mixbackend.benchmarks.row_process import RowProcess
 READY, TIMED = "ready", "timed"
 """Keys of the parts that say how far a row is."""
 
+OVER = "the time of the run was over"
+"""Why a row was not timed that had not taken its own time yet."""
+
 _POLL_S = 0.05
 
 
@@ -78,8 +81,7 @@ def run_rows(
         while waiting or at_work:
             while waiting and free and limits.end - time.monotonic() > limits.least_s:
                 name, slot = waiting.pop(0), free.pop(0)
-                row_end = min(limits.end, time.monotonic() + limits.row_s)
-                at_work.append(_Row(name, slot, start(name, slot), row_end))
+                at_work.append(_Row(name, slot, start(name, slot), time.monotonic() + limits.row_s))
             if not at_work:
                 return
             for row in list(at_work):
@@ -101,7 +103,9 @@ def _finished(row: _Row, at_work: Sequence[_Row], limits: PoolLimits) -> str | N
     if not process.wait_for(lambda part: READY in part, 0.0):
         if process.wait(0.0):
             return f"exit status {process.code}"
-        return "not done in time" if time.monotonic() > row.end else None
+        if time.monotonic() > row.end:
+            return "not done in time"
+        return OVER if time.monotonic() > limits.end else None
     with _still([other for other in at_work if other is not row]):
         process.go_on()
         timed = process.wait_for(lambda part: TIMED in part, limits.timing_s)

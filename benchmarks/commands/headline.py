@@ -41,12 +41,12 @@ def main(arguments: Sequence[str]) -> int:
             given.output,
             given.device,
             tuple(gpu for _ in range(given.jobs) for gpu in gpus),
-            given.minutes,
-            given.timeout,
-            given.calibration,
-            given.turns,
-            given.settle,
-            given.retry_failed,
+            minutes=given.minutes,
+            case_s=given.timeout,
+            calibration_s=given.calibration,
+            turns=given.turns,
+            settle_s=given.settle,
+            again=given.retry_failed,
         )
         new = run(cases(sets, names), settings, lambda text: print(text, file=sys.stderr, flush=True))
     known = [record for record in records(given.output).values() if line_of(record).group in sets]
@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=8.0, metavar="M", help="no case is begun that cannot end by then")
     add("--jobs", type=int, default=5, metavar="N", help="cases that compile at once on each GPU")
     add("--device", choices=("cuda", "cpu"), default="cuda", help="where models run")
-    add("--timeout", type=float, default=240.0, metavar="S", help="seconds for a case to compile and be judged")
+    add("--timeout", type=float, default=300.0, metavar="S", help="seconds for a case to compile and be judged")
     add("--settle", type=float, default=10.0, metavar="S", help="longest time until ours try no other plans")
     add("--turns", type=int, default=12, metavar="N", help="samples of each way")
     add("--calibration", type=float, default=60.0, metavar="S", help="seconds for rates not known yet")

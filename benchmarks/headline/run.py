@@ -22,7 +22,7 @@ from mixbackend.backends.common.python_process import module_command
 from mixbackend.benchmarks.gpu import calibrate
 from mixbackend.benchmarks.headline.cases import Case
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
-from mixbackend.benchmarks.row_pool import TIMED, Ended, PoolLimits, run_rows
+from mixbackend.benchmarks.row_pool import OVER, TIMED, Ended, PoolLimits, run_rows
 from mixbackend.benchmarks.row_process import RowProcess
 from mixbackend.benchmarks.row_records import Part, keep, merged, read
 from mixbackend.host.devices import device_name
@@ -40,6 +40,7 @@ class Settings:
         device: ``cuda`` or ``cpu``.
         slots: as of ``run_rows``: how many cases compile at once, and on which GPU each.
         minutes: no case is begun that cannot end by then.
+        least_s: no case is begun with less left.
         case_s: for one case to compile and to be judged.
         calibration_s: for rates that are not known yet.
         turns: samples of each way.
@@ -52,7 +53,8 @@ class Settings:
     device: str = "cuda"
     slots: tuple[str, ...] = ("",)
     minutes: float = 8.0
-    case_s: float = 240.0
+    least_s: float = 45.0
+    case_s: float = 300.0
     calibration_s: float = 60.0
     turns: int = 12
     settle_s: float = 10.0
@@ -75,6 +77,8 @@ def run(cases: Sequence[Case], settings: Settings, show: Callable[[str], None]) 
     new: list[Part] = []
     with tempfile.TemporaryDirectory() as folder:
         for ended in _ended(left, settings, end, Path(folder)):
+            if ended.failed == OVER:
+                continue
             record = {**_record(ended), "made_on": made_on}
             keep(record, settings.output)
             new.append(record)
@@ -96,7 +100,7 @@ def _ended(names: Sequence[str], settings: Settings, end: float, folder: Path) -
         command = [*settings.worker, name, settings.device, str(settings.turns), str(settings.settle_s)]
         return RowProcess(command, environment, lambda _: None)
 
-    limits = PoolLimits(end, least_s=30.0, row_s=settings.case_s, timing_s=60.0)
+    limits = PoolLimits(end, least_s=settings.least_s, row_s=settings.case_s, timing_s=60.0)
     return run_rows(names, settings.slots, start, limits)
 
 

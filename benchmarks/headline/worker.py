@@ -6,9 +6,10 @@ after a line on standard input, when nobody else is at work, the times.
 Method: eager's two runs and float64 say what is right; every way has a copy of the module, makes the calls that are
 judged by upstream's rule, and is then timed on it as it is. Ways of ours are called until they try no other plans any
 more, or for so many seconds. Then all ways take turns, each a block of calls between two marks of the GPU.
-What is timed is the whole step as upstream times it: forward, in training with loss and backward, in training mode;
-gradients begin as ``None``. TF32 is off. A way that is wrong keeps its times and its verdict.
-Invariants: a way that raises keeps its reason and costs only itself.
+What is timed is the whole step: forward, in training with loss and backward, in training mode; gradients begin as
+``None``. Compiled is the forward with the loss. TF32 is off. A way that is wrong keeps its times and its verdict.
+Invariants: a way that raises keeps its reason and costs only itself. No result and no gradient of a way is held while
+another runs: what both record into CUDA graphs shares memory.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _prepared(
     module, args, kwargs = loaded
     module = copy.deepcopy(module)
     try:
-        step = CompiledStep(entry, request, exact_random_stream=False)
+        step = CompiledStep(entry, request, exact_random_stream=False, backward_inside=False)
         before = reserved_bytes()
         results = steps.run_in_place(entry, case.phase, (module, args, kwargs), step, steps.CALLS_WITH_GRAPHS)
         judgement = expected.judge(results)
@@ -110,9 +111,11 @@ def _prepared(
         del results
 
         def call() -> None:
-            module.zero_grad(set_to_none=True)
             with torch.set_grad_enabled(case.phase == "training"):
                 step(module, args, kwargs)
+            module.zero_grad(set_to_none=True)
+
+        module.zero_grad(set_to_none=True)
 
         before = reserved_bytes()
         call()

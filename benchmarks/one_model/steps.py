@@ -39,29 +39,42 @@ def load(entry: Entry, phase: Phase, device: str = "cpu", always_training_mode: 
 
 
 def step_of(entry: Entry, phase: Phase, precision: Precision = "float32", device: str = "cpu") -> Step:
-    """The function of (module, args, kwargs) that is compiled and timed."""
+    """The function of (module, args, kwargs) that is compiled and timed: in training with the backward in it."""
+    forward = forward_of(entry, phase, precision, device)
+    return forward if phase == "inference" else with_backward(forward)
+
+
+def forward_of(entry: Entry, phase: Phase, precision: Precision = "float32", device: str = "cpu") -> Step:
+    """The step without its backward: the output, in training with the loss."""
     inner = autocast_type(precision)
     device_type = torch.device(device).type
 
     def infer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return module(*args, **kwargs)
 
-    def train(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
+    def lose(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
         output = module(*args, **kwargs)
-        loss = entry.loss(output)
-        loss.backward()
-        return output, loss
+        return output, entry.loss(output)
 
-    def train_mixed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
+    def lose_mixed(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
         with torch.autocast(device_type, dtype=inner):
             output = module(*args, **kwargs)
-            loss = entry.loss(output)
-        loss.backward()
-        return output, loss
+            return output, entry.loss(output)
 
     if phase == "inference":
         return infer
-    return train if inner is None else train_mixed
+    return lose if inner is None else lose_mixed
+
+
+def with_backward(forward: Step) -> Step:
+    """A training step of what gives output and loss."""
+
+    def train(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Tensor]:
+        output, loss = forward(module, args, kwargs)
+        loss.backward()
+        return output, loss
+
+    return train
 
 
 def run(entry: Entry, phase: Phase, loaded: Loaded, step: Step, calls: int = CALLS) -> list[Any]:

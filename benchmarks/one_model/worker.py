@@ -55,25 +55,32 @@ class CompiledStep:
     Args:
         entry, request: what to compile and with which backend.
         exact_random_stream: make inductor draw the random numbers that eager draws, so that results can be compared.
+        backward_inside: compile the whole of a training step; else its forward with the loss, as most programs do.
     """
 
-    def __init__(self, entry: Entry, request: Request, exact_random_stream: bool) -> None:
+    def __init__(self, entry: Entry, request: Request, exact_random_stream: bool, backward_inside: bool = True) -> None:
         self.seconds: list[float] = []
         self._mixture: Any = None
-        step = steps.step_of(entry, request.phase, request.precision, request.device)
+        made_of = (entry, request.phase, request.precision, request.device)
+        if backward_inside or request.phase == "inference":
+            self._step = self._compiled(steps.step_of(*made_of), request, exact_random_stream)
+        else:
+            forward = self._compiled(steps.forward_of(*made_of), request, exact_random_stream)
+            self._step = steps.with_backward(forward)
+
+    def _compiled(self, step: steps.Step, request: Request, exact_random_stream: bool) -> steps.Step:
         mode = None if request.mode == "default" else request.mode
         if request.backend == PLAIN:
-            self._step: steps.Step = step
-        elif request.backend == MIXTURE:
+            return step
+        if request.backend == MIXTURE:
             import mixbackend
 
             self._mixture = mixbackend.auto(dict(request.configuration))
-            self._step = torch.compile(step, backend=self._mixture, mode=mode)
-        elif request.backend == "inductor":
+            return torch.compile(step, backend=self._mixture, mode=mode)
+        if request.backend == "inductor":
             options = {**_INDUCTOR_MODES[request.mode], "fallback_random": exact_random_stream}
-            self._step = torch.compile(step, backend="inductor", options=options)
-        else:
-            self._step = torch.compile(step, backend=request.backend)
+            return torch.compile(step, backend="inductor", options=options)
+        return torch.compile(step, backend=request.backend)
 
     def __call__(self, *inputs: Any) -> Any:
         start = time.perf_counter()

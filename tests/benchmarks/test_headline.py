@@ -69,6 +69,20 @@ def test_the_runner_goes_on_and_keeps_what_crashed(tmp_path):
     assert run([Case("three", "inference", "float32")], replace(settings, minutes=0.0), told.append) == []
 
 
+def test_a_case_that_the_end_of_the_run_cuts_is_run_again(tmp_path):
+    kept = tmp_path / "rows.jsonl"
+    settings = Settings(
+        kept,
+        "cpu",
+        minutes=0.02,
+        least_s=0.0,
+        calibration_s=0.0,
+        worker=(sys.executable, "-c", "import time; time.sleep(60)"),
+    )
+    assert run([Case("one", "inference", "float32")], settings, print) == []
+    assert records(kept) == {}
+
+
 def test_a_case_is_measured_on_the_processor(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     monkeypatch.setattr(worker, "WAYS", {"eager": ("plain", "default"), "ours": ("mixbackend", "default")})
