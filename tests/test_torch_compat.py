@@ -1115,6 +1115,41 @@ def test_cuda_graph_tree(monkeypatch):
     assert tree.latest([]) is None
 
 
+def test_memory_that_was_free_at_the_recording_is_not_freed_again(monkeypatch):
+    """The second result was dead when the graph was recorded, and only C++ holds it when torch lets go of its own."""
+    node, manager = _tree(monkeypatch, [])
+    freed = []
+
+    def free(own):
+        freed.extend(own.current_node.data_ptrs_dead_since_invocation())
+
+    monkeypatch.setattr(type(manager), "apply_checkpoint_execution_state_in_allocator", free, raising=False)
+    liveness = {"before": [[False, False, True]], "after": [[False, True, True]]}
+    node.path_weakrefs = "before"
+
+    def let_go():
+        node.path_weakrefs = "after"
+
+    node.remove_path_cached_tensors, node._get_liveness = let_go, liveness.get
+    node.recorded_liveness_after_graph = [[True, False, True]]
+    node.outputs_metadata = [{"data_ptr": address} for address in (1, 2, 3)]
+    node._path_from_root = [node]
+    compat.cuda_graph_tree(0)
+    manager.apply_checkpoint_execution_state_in_allocator()
+    assert freed == [1]
+    assert "data_ptrs_dead_since_invocation" not in vars(node)
+
+
+def test_torch_asks_its_nodes_what_died():
+    from torch._inductor.cudagraph_trees import CUDAGraphNode, CUDAGraphTreeManager
+
+    asked = CUDAGraphTreeManager.apply_checkpoint_execution_state_in_allocator.__code__.co_names
+    assert {"remove_path_cached_tensors", "data_ptrs_dead_since_invocation"} <= set(asked)
+    read = CUDAGraphNode.data_ptrs_dead_since_invocation.__code__.co_names
+    known = {"_get_liveness", "path_weakrefs", "recorded_liveness_after_graph", "_path_from_root", "outputs_metadata"}
+    assert known <= set(read)
+
+
 @pytest.fixture(scope="module")
 def aoti_package(tmp_path_factory):
     """A small program, compiled ahead, and what it should compute."""

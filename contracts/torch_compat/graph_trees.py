@@ -251,6 +251,40 @@ def _guard(manager: Any, tree: GraphTree) -> None:
         return run(owner, inputs, function)
 
     manager._run = guarded
+    apply = getattr(type(manager), "apply_checkpoint_execution_state_in_allocator", None)
+    if apply is not None:
+        manager.apply_checkpoint_execution_state_in_allocator = partial(_checkpointed, weak, apply)
+
+
+def _checkpointed(weak: Callable[[], Any], apply: Callable[[Any], None]) -> None:
+    """Let torch bring its pool to the state after the last replay, without freeing what was free then.
+
+    Torch frees what was alive after the recording and is not now, and takes for that whatever differs. A result that
+    was dead then can be alive again: a tensor that only C++ still holds, as what a backward saved, is counted as dead
+    until torch lets go of its own reference, which it does here first. Its memory is no block of the pool, and to
+    free it fails ("invalid device pointer").
+    """
+    manager = weak()
+    assert manager is not None, "it is running"
+    node = manager.current_node
+    node.remove_path_cached_tensors()
+    node.data_ptrs_dead_since_invocation = partial(_died_since_recording, node)
+    try:
+        apply(manager)
+    finally:
+        del node.data_ptrs_dead_since_invocation
+
+
+def _died_since_recording(node: Any) -> list[int]:
+    """Addresses of results on a node's path that were alive when it was recorded, and are dead."""
+    path = list(node._path_from_root)
+    now = node._get_liveness(node.path_weakrefs)
+    return [
+        path[depth].outputs_metadata[place]["data_ptr"]
+        for depth, lived in enumerate(node.recorded_liveness_after_graph)
+        for place, alive in enumerate(lived)
+        if alive and not now[depth][place]
+    ]
 
 
 def _outlive(tree: GraphTree) -> None:
