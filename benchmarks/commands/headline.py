@@ -8,6 +8,7 @@ Exit status: 0 if every case of this run was timed, and no way of ours is wrong 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         )
         new = run(cases(sets, names), settings, lambda text: print(text, file=sys.stderr, flush=True))
     known = [record for record in records(given.output).values() if line_of(record).group in sets]
-    text = page(known, _COMMAND.format(sets=",".join(sets), name=given.output.name))
+    picture = os.path.relpath(given.plot, given.page.parent) if given.page and given.plot else ""
+    text = page(known, _COMMAND.format(sets=",".join(sets), name=given.output.name), picture)
     if given.page:
         given.page.write_text(text, encoding="utf-8")
     if given.plot:

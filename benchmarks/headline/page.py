@@ -38,11 +38,12 @@ by side and are timed one at a time, in turns, while all other processes stand s
 """.strip()
 
 
-def page(records: Iterable[Part], command: str) -> str:
+def page(records: Iterable[Part], command: str, picture: str = "") -> str:
     """The page.
 
     Args:
         command: that made the records.
+        picture: where ``plots`` drew them, as the page links to it.
     """
     kept = list(records)
     summary = summarise(kept)
@@ -52,6 +53,7 @@ def page(records: Iterable[Part], command: str) -> str:
         _origin(kept),
         *_weighted(summary),
         _speeds(summary["groups"]),
+        f"![Speed over eager, model by model, sorted]({picture})" if picture else "",
         _NOTES,
         "## By family",
         _families(summary["groups"]),

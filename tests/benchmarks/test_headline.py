@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -172,3 +173,12 @@ def test_the_command_shows_what_a_file_holds(stored, tmp_path, capsys):
     assert written.read_text().startswith("# The headline table")
     with pytest.raises(SystemExit):
         headline.main(["--sets", "training"])
+
+
+def test_the_page_in_the_tree_is_made_of_the_stored_records(tmp_path):
+    results = Path(__file__).parents[2] / "benchmarks" / "results"
+    written = tmp_path / "page.md"
+    arguments = ["--summary", "--sets", "training-amp", "--output", str(results / "headline" / "h100.jsonl")]
+    assert headline.main([*arguments, "--page", str(written)]) == 0
+    made, stored = (path.read_text(encoding="utf-8").split("\n\n") for path in (written, results / "headline.md"))
+    assert [part for part in stored if not part.startswith("![")] == made
