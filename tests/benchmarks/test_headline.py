@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from mixbackend.benchmarks.headline.plots import plot
 from mixbackend.benchmarks.headline.run import Settings, records, run
 from mixbackend.benchmarks.headline.summary import line_of, summarise
 from mixbackend.benchmarks.models.registry import models
+from mixbackend.benchmarks.row_records import merged
 
 _WORKER = """
 import json, os, sys, time
@@ -84,18 +85,23 @@ def test_a_case_that_the_end_of_the_run_cuts_is_run_again(tmp_path):
     assert records(kept) == {}
 
 
-def test_a_case_is_measured_on_the_processor(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-    monkeypatch.setattr(worker, "WAYS", {"eager": ("plain", "default"), "ours": ("mixbackend", "default")})
-    monkeypatch.setattr(Case, "order", lambda case: ("eager", "ours"))
-    worker.main("lennard_jones/inference/float32", "cpu", 2, 0.1)
-    parts = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith('{"row"')]
-    record = {**parts[0], "ways": {way: {} for way in ("eager", "ours")}}
-    for part in parts:
-        for way, told in part.get("ways", {}).items():
-            record["ways"][way] |= told
+_TWO_WAYS = """
+import sys
+from mixbackend.benchmarks.headline import worker
+from mixbackend.benchmarks.headline.cases import Case
+worker.WAYS = {"eager": ("plain", "default"), "ours": ("mixbackend", "default")}
+Case.order = lambda case: ("eager", "ours")
+worker.main("lennard_jones/inference/float32", "cpu", 2, 0.1)
+"""
+
+
+def test_a_case_is_measured_on_the_processor():
+    command = [sys.executable, "-c", _TWO_WAYS]
+    ended = subprocess.run(command, input="go on\n", capture_output=True, text=True, timeout=300, check=True)
+    parts = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith('{"row"')]
+    record = merged(parts)["lennard_jones/inference/float32"]
     line = line_of(record)
-    assert (line.family, line.judged, line.wrong, line.ms.keys()) == ("torchbench", True, {}, {"eager", "ours"})
+    assert (line.family, line.judged, line.wrong, line.ms.keys()) == ("torchbench", True, {}, {"eager", "ours"}), parts
     assert record["ways"]["ours"]["nodes"]
 
 
