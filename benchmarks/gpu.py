@@ -16,7 +16,6 @@ what inductor compiled for one way of a row it may find in its cache for the nex
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from mixbackend.backends.common.python_process import module_command
 from mixbackend.benchmarks.gpu_models import ROWS
 from mixbackend.benchmarks.gpu_worker import CALIBRATE, DEFAULT_WAYS, WAYS
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
+from mixbackend.benchmarks.peers.comparing import geometric_mean
 from mixbackend.benchmarks.row_pool import TIMED, PoolLimits, run_rows
 from mixbackend.benchmarks.row_process import RowProcess
 from mixbackend.benchmarks.row_records import Part, keep, merged, read
@@ -123,8 +123,7 @@ def table(records: Sequence[Part]) -> str:
     lines = [head, *([record["row"], *_cells(record, ways)] for record in records if "ways" in record)]
     for phase in ("inference", "training"):
         gains = [gain for record in records if record.get("phase") == phase and (gain := _gain(record, "best"))]
-        if gains:
-            mean = math.exp(sum(map(math.log, gains)) / len(gains))
+        if mean := geometric_mean(gains):
             lines.append([f"geometric mean, {phase}", *[""] * (len(ways) + 2), f"{mean:.3f}"])
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     rows = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

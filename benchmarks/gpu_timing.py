@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Callable, Iterator, Mapping
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def timed_in_turns(
         for way in round_order(list(calls), turn):
             samples[way].append(block(calls[way], lengths[way]))
     return samples
+
+
+def quartiles(samples: Sequence[float]) -> dict[str, float]:
+    """The median and the quartiles around it, as records of rows have them."""
+    low, middle, high = statistics.quantiles(samples, n=4)
+    return {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -31,7 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import mixbackend
 from mixbackend.benchmarks.gpu_memory import gigabytes_since, reserved_bytes
 from mixbackend.benchmarks.gpu_models import ROWS, GpuRow
-from mixbackend.benchmarks.gpu_timing import timed_in_turns
+from mixbackend.benchmarks.gpu_timing import quartiles, timed_in_turns
 from mixbackend.benchmarks.machine_rates import begin_anew, probe_machine
 from mixbackend.benchmarks.peers.models import Inputs, WithLoss
 from mixbackend.benchmarks.row_pool import READY, TIMED
@@ -75,7 +74,7 @@ def main(name: str, ways: Sequence[str], turns: int) -> None:
             _tell(name, {"ways": {way: found}})
         _tell(name, {READY: True})
         sys.stdin.readline()
-        times = {way: _summary(samples) for way, samples in timed_in_turns(calls, turns).items()}
+        times = {way: quartiles(samples) for way, samples in timed_in_turns(calls, turns).items()}
         _tell(name, {"ways": times, TIMED: True})
 
 
@@ -201,11 +200,6 @@ def _told(report: Report) -> dict[str, Any]:
     # Of the comparisons at first calls: the choice, and the milliseconds of all that were tried.
     took = [event.detail for event in report.events if event.kind == "tuning"]
     return {**told, "estimated_ms": estimated_ms, "took": took}
-
-
-def _summary(samples: Sequence[float]) -> dict[str, float]:
-    low, middle, high = statistics.quantiles(samples, n=4)
-    return {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
 
 
 if __name__ == "__main__":

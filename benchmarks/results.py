@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,14 @@ def code_version() -> str:
     for path in sorted({path for root in roots for path in root.rglob("*.py")}):
         digest.update(path.name.encode() + path.read_bytes())
     return f"{version('mixbackend')}+{digest.hexdigest()[:12]} torch {version('torch')}"
+
+
+def installed_version(package: str) -> str:
+    """Of a distribution; empty where it is missing."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def key_of(kind: str, model: str, phase: str, backend: str, settings: Mapping[str, Any], made_by: str) -> str:

@@ -26,10 +26,14 @@ def read(path: Path) -> list[Part]:
 def keep(part: Part, path: Path) -> None:
     """Print a part and add it to the file."""
     # Rows tell theirs in threads of their own: a line is written at once.
-    line = f"{json.dumps(part)}\n"
-    print(line, end="", flush=True)
+    print(f"{json.dumps(part)}\n", end="", flush=True)
+    append(part, path)
+
+
+def append(part: Part, path: Path) -> None:
+    """Add a part to the file, as one line."""
     with path.open("a") as file:
-        file.write(line)
+        file.write(f"{json.dumps(part)}\n")
 
 
 def merged(parts: Iterable[Part]) -> dict[str, dict[str, Any]]:

@@ -17,9 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import math
 import os
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -31,6 +29,7 @@ from pathlib import Path
 from mixbackend.backends.common.python_process import module_command
 from mixbackend.benchmarks.gpu import calibrate, visible_gpus
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
+from mixbackend.benchmarks.peers.comparing import geometric_mean
 from mixbackend.benchmarks.row_process import RowProcess
 from mixbackend.benchmarks.row_records import Part, keep, merged, read
 from mixbackend.benchmarks.tensorrt_row import BUILT, MIXED, WAYS, marker
@@ -245,8 +244,7 @@ def table(records: Mapping[str, Part]) -> str:
         ]
         lines.append(f"| {' | '.join(map(str, [*cells, *again, update]))} |")
     for key, found in ratios.items():
-        if found:
-            mean = math.exp(statistics.fmean(map(math.log, found)))
+        if mean := geometric_mean(found):
             lines.append(f"\ngeometric mean over {key}: {mean:.3f} ({len(found)} models)")
     return "\n".join(lines)
 

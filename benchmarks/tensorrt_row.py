@@ -18,7 +18,6 @@ import argparse
 import copy
 import json
 import os
-import statistics
 import sys
 import time
 import traceback
@@ -34,7 +33,7 @@ from torch import Tensor, nn
 
 import mixbackend
 from mixbackend.benchmarks.gpu_models import ROWS
-from mixbackend.benchmarks.gpu_timing import alone, beside_others, timed_in_turns
+from mixbackend.benchmarks.gpu_timing import alone, beside_others, quartiles, timed_in_turns
 from mixbackend.benchmarks.machine_rates import begin_anew
 
 WAYS = ("eager", "inductor", "tensorrt", "ours")
@@ -169,7 +168,7 @@ def measure(row: Row, ways: Sequence[str]) -> None:
             if call is not None:
                 calls[way] = call
     with alone(lock):
-        timed = {way: _quartiles(samples) for way, samples in timed_in_turns(calls).items()}
+        timed = {way: quartiles(samples) for way, samples in timed_in_turns(calls).items()}
     row.tell({"ways": timed})
     if sys.stdin.readline():
         after_update(row, {way: calls[way] for way in row.mixtures if way in calls})
@@ -215,11 +214,6 @@ def _distance(result: Tensor, reference: Tensor) -> float:
     """Largest distance over the largest magnitude."""
     gap = (result.double() - reference.double()).abs().max() / reference.double().abs().max().clamp_min(1e-30)
     return float(f"{float(gap):.3g}")
-
-
-def _quartiles(samples: Sequence[float]) -> dict[str, float]:
-    low, middle, high = statistics.quantiles(samples, n=4)
-    return {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
 
 
 def _told(mixture: Any) -> dict[str, Any]:

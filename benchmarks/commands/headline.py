@@ -1,7 +1,7 @@
 """``mixbackend bench headline``: the suite's models on a GPU against inductor and eager, in pieces of minutes.
 
-Output: a line per case while it runs; then, or with ``--summary`` alone, what the file holds: with ``--json`` as one
-value, with ``--page`` and ``--plot`` as a page and a picture.
+Output: a line per case on standard error while it runs; then, or with ``--summary`` alone, what the file holds: with
+``--json`` as one value, with ``--page`` and ``--plot`` as a page and a picture.
 Exit status: 0 if every case of this run was timed, and no way of ours is wrong in it, else 1.
 """
 

@@ -12,12 +12,11 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from mixbackend.benchmarks.conformance.suites import CONTROL, SUITES, SuiteResult, junit_path, read_junit
 from mixbackend.benchmarks.conformance.tallies import OperatorTally, tally_of
-from mixbackend.benchmarks.results import ResultFile
+from mixbackend.benchmarks.results import ResultFile, installed_version
 
 _PACKAGES = (
     "torch",
@@ -107,10 +106,8 @@ def write_page(folder: Path, opinfo: Sequence[Path], out: Path) -> int:
 def _versions() -> str:
     found = [f"Python {platform.python_version()}"]
     for name in _PACKAGES:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            found.append(f"no {name}")
+        known = installed_version(name)
+        found.append(f"{name} {known}" if known else f"no {name}")
     return "\n".join(textwrap.wrap(", ".join(found), _WIDTH))
 
 

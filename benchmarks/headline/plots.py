@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from mixbackend.benchmarks.headline.cases import SETS
-from mixbackend.benchmarks.headline.summary import INDUCTOR, OURS, Line, geometric_mean, line_of
+from mixbackend.benchmarks.headline.summary import INDUCTOR, OURS, Line, line_of
+from mixbackend.benchmarks.peers.comparing import geometric_mean
 from mixbackend.benchmarks.row_records import Part
 
 _SIDES = (("inductor", INDUCTOR, "#9aa5b1"), ("mixbackend", OURS, "#d9480f"))

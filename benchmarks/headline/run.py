@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from mixbackend.backends.common.python_process import module_command
 from mixbackend.benchmarks.gpu import calibrate
 from mixbackend.benchmarks.headline.cases import Case
 from mixbackend.benchmarks.machine_rates import FROZEN_RATES
+from mixbackend.benchmarks.results import installed_version
 from mixbackend.benchmarks.row_pool import OVER, TIMED, Ended, PoolLimits, run_rows
 from mixbackend.benchmarks.row_process import RowProcess
-from mixbackend.benchmarks.row_records import Part, keep, merged, read
+from mixbackend.benchmarks.row_records import Part, append, merged, read
 from mixbackend.host.devices import device_name
 
 WORKER = tuple(module_command("mixbackend.benchmarks.headline.worker"))
@@ -80,7 +80,7 @@ def run(cases: Sequence[Case], settings: Settings, show: Callable[[str], None]) 
             if ended.failed == OVER:
                 continue
             record = {**_record(ended), "made_on": made_on}
-            keep(record, settings.output)
+            append(record, settings.output)
             new.append(record)
             show(f"{len(done) + len(new)} of {len(cases)}: {ended.name} {ended.failed}".rstrip())
     return new
@@ -121,17 +121,10 @@ def records(path: Path) -> dict[str, dict[str, Any]]:
 
 def machine(device: str) -> Mapping[str, str]:
     """What figures belong to."""
-    installed = {name: _version(name) for name in _PACKAGES}
+    installed = {name: installed_version(name) for name in _PACKAGES}
     return {
         "device": device_name(device),
         "cores": str(os.cpu_count()),
         "date": time.strftime("%Y-%m-%d"),
         **{name: version for name, version in installed.items() if version},
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

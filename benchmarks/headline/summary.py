@@ -8,13 +8,13 @@ side is the faster of its two, case by case, for both sides alike.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mixbackend.benchmarks.headline.cases import SETS, Way, case_of
+from mixbackend.benchmarks.peers.comparing import geometric_mean
 from mixbackend.benchmarks.row_records import Part
 
 OURS: tuple[Way, ...] = ("ours", "ours-graphs")
@@ -131,17 +131,12 @@ _COMPARED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def _speed(lines: Sequence[Line]) -> dict[str, Any]:
     """Geometric means, over the cases in which all four compiled ways and eager have a time."""
     whole = [line for line in lines if all(way in line.ms for way in ("eager", *INDUCTOR, *OURS))]
-    means = {name: geometric_mean(_gains(whole, *sides)) for name, sides in _COMPARED.items()}
+    means = {name: _rounded(geometric_mean(_gains(whole, *sides))) for name, sides in _COMPARED.items()}
     return {"compared": len(whole), **means}
 
 
 def _gains(lines: Iterable[Line], ways: Sequence[str], over: Sequence[str]) -> list[float]:
     return [gain for line in lines if (gain := line.gain(ways, over)) is not None]
-
-
-def geometric_mean(values: Sequence[float]) -> float | None:
-    """``None`` of nothing."""
-    return round(math.exp(statistics.fmean(map(math.log, values))), 3) if values else None
 
 
 def _weighted(groups: Mapping[str, Mapping[str, Any]], key: str) -> float | None:
@@ -164,4 +159,8 @@ def _share(values: Mapping[str, float], mine: str, theirs: str) -> float | None:
 
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return round(statistics.median(known), 3) if known else None
+    return _rounded(statistics.median(known) if known else None)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import copy
 import json
-import statistics
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mixbackend.benchmarks.gpu_memory import gigabytes_since, reserved_bytes
-from mixbackend.benchmarks.gpu_timing import timed_in_turns
+from mixbackend.benchmarks.gpu_timing import quartiles, timed_in_turns
 from mixbackend.benchmarks.headline.cases import WAYS, Case, Way, case_of
 from mixbackend.benchmarks.machine_rates import begin_anew
 from mixbackend.benchmarks.models.entry import Entry, Loaded
@@ -79,7 +78,7 @@ def main(name: str, device: str, turns: int, settle_s: float) -> None:
         tell({"settled": settled, READY: True})
         sys.stdin.readline()
         watch = seconds_by_marks if device == "cuda" else _seconds_by_clock
-        times = {way: _summary(samples) for way, samples in timed_in_turns(ready, turns, watch).items()}
+        times = {way: quartiles(samples) for way, samples in timed_in_turns(ready, turns, watch).items()}
         tell({"ways": times, TIMED: True})
 
 
@@ -132,11 +131,6 @@ def _seconds_by_clock(call: Call, count: int) -> float:
     for _ in range(count):
         call()
     return time.perf_counter() - begin
-
-
-def _summary(samples: Sequence[float]) -> dict[str, float]:
-    low, middle, high = statistics.quantiles(samples, n=4)
-    return {"ms": round(middle, 4), "low_ms": round(low, 4), "high_ms": round(high, 4)}
 
 
 if __name__ == "__main__":

@@ -12,14 +12,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mixbackend.benchmarks.peers.catalogue import is_compiled, is_ours
 from mixbackend.benchmarks.peers.request import PHASES, PeerCase
 from mixbackend.benchmarks.peers.suite_models import is_of_suite
 from mixbackend.benchmarks.peers.turns import Options, Show, expected_s, time_case
-from mixbackend.benchmarks.results import Record, ResultFile, code_version, key_of
+from mixbackend.benchmarks.results import Record, ResultFile, code_version, installed_version, key_of
 from mixbackend.host.processes import Answer
 
 _KIND = "peer 2"
@@ -82,14 +81,7 @@ def record_key(case: PeerCase, peer: str, options: Options, label: str) -> str:
 @cache
 def package_versions() -> str:
     """Versions of what peers are made of; a package that is missing has none."""
-    return " ".join(f"{name} {_version(name)}" for name in _PACKAGES)
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "-"
+    return " ".join(f"{name} {installed_version(name) or '-'}" for name in _PACKAGES)
 
 
 def plan(cases: Sequence[PeerCase], peers: Sequence[str], options: Options, file: ResultFile, label: str) -> Plan:
