@@ -1115,39 +1115,31 @@ def test_cuda_graph_tree(monkeypatch):
     assert tree.latest([]) is None
 
 
-def test_memory_that_was_free_at_the_recording_is_not_freed_again(monkeypatch):
-    """The second result was dead when the graph was recorded, and only C++ holds it when torch lets go of its own."""
-    node, manager = _tree(monkeypatch, [])
-    freed = []
-
-    def free(own):
-        freed.extend(own.current_node.data_ptrs_dead_since_invocation())
-
-    monkeypatch.setattr(type(manager), "apply_checkpoint_execution_state_in_allocator", free, raising=False)
-    liveness = {"before": [[False, False, True]], "after": [[False, True, True]]}
-    node.path_weakrefs = "before"
-
-    def let_go():
-        node.path_weakrefs = "after"
-
-    node.remove_path_cached_tensors, node._get_liveness = let_go, liveness.get
-    node.recorded_liveness_after_graph = [[True, False, True]]
-    node.outputs_metadata = [{"data_ptr": address} for address in (1, 2, 3)]
-    node._path_from_root = [node]
-    compat.cuda_graph_tree(0)
-    manager.apply_checkpoint_execution_state_in_allocator()
-    assert freed == [1]
-    assert "data_ptrs_dead_since_invocation" not in vars(node)
+def test_what_is_kept_of_a_path_lives_until_it_ends(monkeypatch):
+    node, manager = _tree(monkeypatch, [torch.ones(3)])
+    tree = compat.cuda_graph_tree(0)
+    manager.can_start_new_generation = lambda: False
+    tree.keep(list(node.cached_tensor_outputs))
+    tree.take_back()
+    assert node.outputs_weakrefs[0]() is not None
+    manager.can_start_new_generation = lambda: True
+    tree.take_back()
+    assert node.outputs_weakrefs[0]() is None
 
 
-def test_torch_asks_its_nodes_what_died():
-    from torch._inductor.cudagraph_trees import CUDAGraphNode, CUDAGraphTreeManager
+def test_backward_keeps_graph():
+    seen = []
 
-    asked = CUDAGraphTreeManager.apply_checkpoint_execution_state_in_allocator.__code__.co_names
-    assert {"remove_path_cached_tensors", "data_ptrs_dead_since_invocation"} <= set(asked)
-    read = CUDAGraphNode.data_ptrs_dead_since_invocation.__code__.co_names
-    known = {"_get_liveness", "path_weakrefs", "recorded_liveness_after_graph", "_path_from_root", "outputs_metadata"}
-    assert known <= set(read)
+    def look(gradient):
+        seen.append(compat.backward_keeps_graph())
+        return gradient
+
+    value = torch.ones(2, requires_grad=True)
+    loss = value.sin().sum()
+    value.register_hook(look)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert (seen, compat.backward_keeps_graph()) == ([True, False], False)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from mixbackend.contracts.torch_compat.autograd_cache import (
     no_result_to_store,
     settings_as_asked,
 )
-from mixbackend.contracts.torch_compat.backward import graph_task
+from mixbackend.contracts.torch_compat.backward import backward_keeps_graph, graph_task
 from mixbackend.contracts.torch_compat.bisection import Bisected, bisected, bisected_away, bisecting, join_bisection
 from mixbackend.contracts.torch_compat.capture import (
     RECOMPUTATION_POLICY,
@@ -184,6 +184,7 @@ __all__ = [
     "ask_precision",
     "assumptions",
     "backward_compiled_at_once",
+    "backward_keeps_graph",
     "bisected",
     "bisected_away",
     "bisecting",

@@ -17,3 +17,8 @@ def graph_task() -> int | None:
     """
     number = torch._C._current_graph_task_id()
     return None if number == _NONE else number
+
+
+def backward_keeps_graph() -> bool:
+    """Whether the backward that made the present call may be run again (``retain_graph``); false outside of one."""
+    return torch._C._autograd._get_current_graph_task_keep_graph() if graph_task() is not None else False

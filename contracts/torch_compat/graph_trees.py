@@ -93,6 +93,7 @@ class GraphTree:
         self._manager = weakref.ref(manager)
         self._known: weakref.WeakKeyDictionary[Any, ResultsOfGraph] = weakref.WeakKeyDictionary()
         self._memory: Any = None
+        self._of_path: list[Sequence[Any]] = []
         weakref.finalize(manager, _outlive, self).atexit = False
         _guard(manager, self)
 
@@ -126,6 +127,14 @@ class GraphTree:
             self._known[node] = known
         return known if known.places else None
 
+    def keep(self, results: Sequence[Any]) -> None:
+        """Hold results until the path of the graph that left them ends.
+
+        A graph that is recorded behind it may get the memory of what is dead by then, and is not replayed while that
+        lives. What C++ alone holds, as an engine that adds up gradients, torch counts as dead, and would write over.
+        """
+        self._of_path.append(results)
+
     def hand_out(self, results: ResultsOfGraph) -> None:
         """Remember that a caller has these; keeps their memory until they are taken back."""
         manager = self._manager()
@@ -134,7 +143,10 @@ class GraphTree:
             self.handed_out.append(results)
 
     def take_back(self) -> list[ResultsOfGraph]:
-        """Forget results that nobody holds; those that somebody holds."""
+        """Forget results that nobody holds, and let go of what is kept of a path that has ended; those that somebody
+        holds."""
+        if self.begins_anew:
+            self._of_path.clear()
         self.handed_out = [results for results in self.handed_out if results.held()]
         if not self.handed_out:
             self._memory = None
@@ -251,40 +263,6 @@ def _guard(manager: Any, tree: GraphTree) -> None:
         return run(owner, inputs, function)
 
     manager._run = guarded
-    apply = getattr(type(manager), "apply_checkpoint_execution_state_in_allocator", None)
-    if apply is not None:
-        manager.apply_checkpoint_execution_state_in_allocator = partial(_checkpointed, weak, apply)
-
-
-def _checkpointed(weak: Callable[[], Any], apply: Callable[[Any], None]) -> None:
-    """Let torch bring its pool to the state after the last replay, without freeing what was free then.
-
-    Torch frees what was alive after the recording and is not now, and takes for that whatever differs. A result that
-    was dead then can be alive again: a tensor that only C++ still holds, as what a backward saved, is counted as dead
-    until torch lets go of its own reference, which it does here first. Its memory is no block of the pool, and to
-    free it fails ("invalid device pointer").
-    """
-    manager = weak()
-    assert manager is not None, "it is running"
-    node = manager.current_node
-    node.remove_path_cached_tensors()
-    node.data_ptrs_dead_since_invocation = partial(_died_since_recording, node)
-    try:
-        apply(manager)
-    finally:
-        del node.data_ptrs_dead_since_invocation
-
-
-def _died_since_recording(node: Any) -> list[int]:
-    """Addresses of results on a node's path that were alive when it was recorded, and are dead."""
-    path = list(node._path_from_root)
-    now = node._get_liveness(node.path_weakrefs)
-    return [
-        path[depth].outputs_metadata[place]["data_ptr"]
-        for depth, lived in enumerate(node.recorded_liveness_after_graph)
-        for place, alive in enumerate(lived)
-        if alive and not now[depth][place]
-    ]
 
 
 def _outlive(tree: GraphTree) -> None:

@@ -171,3 +171,69 @@ def test_gradients_outlive_what_was_compiled(gpu, mixture):
     filler = [torch.full((1 << 20,), 7.0, device=gpu) for _ in range(16)]
     _same(model, eager)
     del filler
+
+
+def _same_steps(gpu, model, run, eager, steps=16):
+    """Gradients of a loss that both are given, step by step."""
+    for value in _values(gpu, steps):
+        for module in (model, eager):
+            module.zero_grad(set_to_none=True)
+        run[0](value)
+        run[1](value)
+        _same(model, eager)
+
+
+def test_a_model_that_is_called_twice_before_its_backward(gpu, mixture):
+    """Torch's engine adds up the gradients of both calls: it alone holds the first's while the second's are made."""
+    model, step, eager, _ = _pair(gpu, mixture)
+    other = torch.randn(32, 64, device=gpu)
+    losses = [lambda value, call=call: (call(value) + 3 * call(value + other)).backward() for call in (step, eager)]
+    _same_steps(gpu, model, losses, eager)
+
+
+def test_a_weight_that_is_used_on_both_sides_of_a_break(gpu, mixture):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(50, 64)
+            self.layer = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))
+
+        def forward(self, tokens):
+            value = self.embedding(tokens)
+            torch._dynamo.graph_break()
+            value = self.layer(value)
+            torch._dynamo.graph_break()
+            return nn.functional.linear(value, self.embedding.weight).square().mean()
+
+    model = Tied().to(gpu)
+    eager, step = copy.deepcopy(model), torch.compile(model, backend=mixture(), mode="reduce-overhead")
+    for _ in range(16):
+        tokens = torch.randint(50, (8, 32), device=gpu)
+        for module, call in ((model, step), (eager, eager)):
+            module.zero_grad(set_to_none=True)
+            call(tokens).backward()
+        _same(model, eager)
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_backward_that_is_run_again(gpu, mixture, monkeypatch, between):
+    monkeypatch.setattr(torch._functorch.config, "donated_buffer", False)
+    model, step, eager, _ = _pair(gpu, mixture, breaks=True)
+
+    def losses(call):
+        def run(value, again):
+            loss = call(value)
+            loss.backward(retain_graph=again)
+            if again:
+                if between:
+                    call(value + 1).backward()
+                loss.backward()
+
+        return run
+
+    runs = [losses(step), losses(eager)]
+    for number in range(3):
+        for again in (False, True):
+            _same_steps(
+                gpu, model, [lambda value, run=run, again=again: run(value, again) for run in runs], eager, 8 - number
+            )

@@ -7,7 +7,10 @@ at first, and the copies watched: if none is held any more when the next path of
 Invariants: before any run of ours that may write over gradients that were handed out, they are looked at. If one of
 them is held, the run and its backward do without graphs, which touch nothing of theirs, as long as that lasts; whose
 gradients those are copies from then on for good. Results that share memory among themselves or with others are always
-copied. Code of others in the same tree, inductor's, does without graphs just so while gradients of ours are held.
+copied. Gradients are alive to the end of their path, so that no graph behind them is recorded into their memory:
+another backward may run while torch's engine still adds them up. A backward that may be run again (``retain_graph``)
+does without graphs, and so do the further ones of its step: what they saved must outlive them. Code of others in the
+same tree, inductor's, does without graphs while gradients of ours are held.
 Non-goals: streams. What reads gradients on another stream has to be done before the model is called again.
 """
 
@@ -22,6 +25,7 @@ import torch
 from mixbackend.contracts.torch_compat import (
     GraphTree,
     ResultsOfGraph,
+    backward_keeps_graph,
     copies_of,
     cuda_graph_tree,
     storages_in_use,
@@ -48,9 +52,11 @@ class Turns:
 
     def may_replay(self, tree: GraphTree, backward: bool) -> bool:
         """Whether a run may use graphs now: nothing that a caller holds will be written over."""
+        if backward and backward_keeps_graph():
+            self.without_graphs = tree.generation
         if backward and self.without_graphs == tree.generation:
             return False
-        if not (self.copied or self.lent) or not tree.begins_anew:
+        if not tree.begins_anew:
             return True
         self._look_at_copies()
         if self._look_at_lent(tree):
@@ -75,9 +81,9 @@ class Turns:
             giver.watched(quiet=giver not in loud)
 
     def _look_at_lent(self, tree: GraphTree) -> bool:
+        held = tree.take_back()
         if not self.lent:
             return False
-        held = tree.take_back()
         self.lent = [(giver, results) for giver, results in self.lent if any(results is other for other in held)]
         for giver in {giver for giver, _ in self.lent}:
             giver.kept()
@@ -118,6 +124,7 @@ class Giver:
         """Results as the caller may have them."""
         if tree is None or turns is None or self._copies:
             return copied(results)
+        tree.keep(results)
         own = tree.latest(results) if self._lends and tree.guarded else None
         if own is not None:
             tree.hand_out(own)

@@ -29,6 +29,7 @@ import torch.fx
 from mixbackend.backends.common import forks
 from mixbackend.contracts import OpGraph, PlacementError, TensorMeta
 from mixbackend.contracts.torch_compat import (
+    backward_keeps_graph,
     cuda_graph_recorded,
     cuda_graphs_enter_backward,
     ends_with_groups,
@@ -125,7 +126,8 @@ class RecordedGraph:
         return prepared
 
     def _plain(self, arguments: list[Any]) -> Sequence[Any]:
-        if self._backward:
+        # Another backward is awaited by a tree while this one may be run again.
+        if self._backward and not backward_keeps_graph():
             cuda_graphs_enter_backward(self._device)
         return self._source.stitched.run(arguments)
 

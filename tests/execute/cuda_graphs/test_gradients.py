@@ -246,3 +246,30 @@ def test_without_graphs_nothing_is_asked(monkeypatch):
     monkeypatch.setattr(cudagraph_trees, "get_manager", lambda device, create_if_none_exists: None)
     guarded = Guarded(lambda inputs: [torch.ones(2)], lambda inputs: [], 0, Giver(lambda detail: None), True)
     assert torch.equal(guarded([])[0], torch.ones(2))
+
+
+def test_gradients_live_while_a_path_goes_on(manager):
+    """A graph that is recorded behind a backward is not given the memory of its gradients, copied or not."""
+    model = Model(manager)
+    for _ in range(QUIET_STEPS + 3):
+        value = torch.randn(4)
+        model.step(value)
+        assert all(holder is None or holder() is not None for holder in manager.current_node.outputs_weakrefs)
+        manager.generation += 1
+        model.forward([value])
+    assert not model.plain
+
+
+def test_a_backward_that_may_be_run_again_does_without_graphs(manager, monkeypatch):
+    model = Model(manager)
+    for _ in range(QUIET_STEPS + 3):
+        model.step(torch.randn(4))
+    manager.generation += 1
+    (saved,) = model.forward([torch.ones(4)])
+    monkeypatch.setattr(gradients, "backward_keeps_graph", lambda: True)
+    first = model.differentiate(saved.clone())
+    monkeypatch.setattr(gradients, "backward_keeps_graph", lambda: False)
+    _check(model.differentiate(saved.clone()), first)
+    assert model.plain == ["backward", "backward"]
+    model.step(torch.ones(4))
+    assert len(model.plain) == 2
