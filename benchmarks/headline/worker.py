@@ -15,6 +15,7 @@ another runs: what both record into CUDA graphs shares memory.
 from __future__ import annotations
 
 import copy
+import faulthandler
 import json
 import sys
 import tempfile
@@ -134,4 +135,5 @@ def _seconds_by_clock(call: Call, count: int) -> float:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
