@@ -159,12 +159,15 @@ def export(
     config: Annotated[str | None, typer.Option(help="Configuration file (YAML).")] = None,
     device: Annotated[str, typer.Option(help="Where the model runs.")] = "cpu",
     dynamic: Annotated[bool, typer.Option("--dynamic", help="Every size that can be is symbolic.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure plans against one another first, and package the fastest.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a model as one file that runs without its code and without a compiler (mixbackend.load)."""
     from mixbackend.commands import export as body
 
-    body.run(body.Wanted(model, file, config, device, dynamic), as_json)
+    body.run(body.Wanted(model, file, config, device, dynamic, measure), as_json)
 
 
 @app.command()

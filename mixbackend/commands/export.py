@@ -14,7 +14,8 @@ import torch
 import typer
 
 from mixbackend.commands.explain import load_model
-from mixbackend.commands.output import print_json, quiet_stdout
+from mixbackend.commands.output import lines_shown, print_json, quiet_stdout
+from mixbackend.configuration import load_config
 
 _SAVED = ".pt2"
 
@@ -29,6 +30,7 @@ class Wanted:
         config: configuration file, ``None`` for the defaults.
         device: where the model runs.
         dynamic: whether every size that can be is symbolic.
+        measure: whether plans are measured, and the fastest is packaged.
     """
 
     model: str
@@ -36,20 +38,26 @@ class Wanted:
     config: str | None = None
     device: str = "cpu"
     dynamic: bool = False
+    measure: bool = False
 
 
 def run(wanted: Wanted, as_json: bool) -> None:
     """Export one model."""
     from mixbackend.package.exporting import export  # torch.export comes with it
 
-    with quiet_stdout():
-        report = export(_program(wanted), wanted.file, config=wanted.config)
+    config = load_config(wanted.config)
+    if wanted.measure:
+        config = config.with_options({"search.mode": "measure"})
+    with quiet_stdout(), lines_shown(f"exporting {wanted.model}"):
+        report = export(_program(wanted), wanted.file, config=config)
     size = wanted.file.stat().st_size
     if as_json:
         print_json({**report.to_dict(), "package": {"path": str(wanted.file), "bytes": size}})
         return
     print(report)
     print(f"{wanted.file}: {size / 1e6:.1f} MB; mixbackend.load({str(wanted.file)!r}) runs it")
+    if config.search.mode == "estimate":
+        print("placed by estimates, or as was measured before; with --measure plans race for it")
 
 
 def _program(wanted: Wanted) -> Any:

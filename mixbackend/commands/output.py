@@ -55,6 +55,16 @@ def progress_shown(text: str, after_s: float = AFTER_S, every_s: float = EVERY_S
         with screen.status(text) as status:
             yield status.update
         return
+    with lines_shown(text, after_s, every_s) as show:
+        yield show
+
+
+@contextmanager
+def lines_shown(text: str, after_s: float = AFTER_S, every_s: float = EVERY_S) -> Iterator[Callable[[str], None]]:
+    """As ``progress_shown``, but silent on a terminal: for work that shows a bar of its own there."""
+    if Console(stderr=True).is_terminal:
+        yield lambda now: None
+        return
     told, over = [text], threading.Event()
     teller = threading.Thread(target=_tell, args=(told, over, after_s, every_s), daemon=True)
     teller.start()

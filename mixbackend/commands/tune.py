@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mixbackend.commands.explain import load_model
-from mixbackend.commands.output import console, print_json, quiet_stdout
+from mixbackend.commands.output import console, lines_shown, print_json, quiet_stdout
 from mixbackend.configuration import Config, load_config
 from mixbackend.contracts import LockError
 from mixbackend.reporting import GraphRecord, Report
@@ -75,7 +75,7 @@ def run(wanted: Wanted, lock: Path | None, budget: float | None, frozen: bool, a
     options: dict[str, Any] = {"search.mode": "measure", "lock": {"path": None, "frozen": False}}
     if budget is not None:
         options["search.budget_s"] = budget
-    with quiet_stdout():
+    with quiet_stdout(), lines_shown(f"tuning {wanted.model}"):
         mixture, call = _compiled(wanted, given.with_options(options))
         begin = time.monotonic()
         for _ in range(_CALLS):
@@ -125,7 +125,7 @@ def _check(wanted: Wanted, lock: Path | None, given: Config, as_json: bool) -> i
     # Frozen, the first graph that differs would end the run; all differences are wanted.
     config = given.with_options({"search.mode": "estimate", "lock": {"path": path, "frozen": False}})
     differences: list[dict[str, str]] = []
-    with quiet_stdout():
+    with quiet_stdout(), lines_shown(f"tuning {wanted.model}"):
         mixture, call = _compiled(wanted, config)
         call()
         try:

@@ -4,6 +4,7 @@ Place: behind ``mixbackend/__init__.py`` and ``mixbackend export``. Input: progr
 a package; the report of what was compiled for it.
 Each graph goes the way of ``compile.driver``, without trying other plans in calls; it is run once with the program's
 own example, every region held against eager; then its plans, and every artifact that came up on the way, are written.
+Where plans are to be measured, that first call does it.
 Invariants: the caller's model is read alone; the file appears whole, or not at all.
 """
 
@@ -49,7 +50,8 @@ def export(
         programs: a program of ``torch.export``, or several by the name of their method; of a method's programs, a call
             runs the first that its arguments fit.
         path: of the file.
-        config: see ``mixbackend.auto``. Backends whose regions run only where they were compiled take no part.
+        config: see ``mixbackend.auto``. Backends whose regions run only where they were compiled take no part. With
+            ``search: {mode: measure}`` plans are measured with the program's own example, and the fastest is packaged.
 
     Raises:
         PackageError: a program cannot be in a package.

@@ -113,6 +113,8 @@ def recording_environment(config: Config) -> tuple[Environment, Record]:
         PackageError: a rule requires another backend.
     """
     found = packaged_backends(config)
+    # Processes that measure candidates read the configuration, and are to have these alone.
+    config = config.with_options({"backends": [item.name for item in found.backends]})
     environment, record = open_environment(config, found=found, kind=_Storage).for_good(), Record()
     storage, fingerprints = environment.storage, environment.fingerprints
     assert isinstance(storage, _Storage)
