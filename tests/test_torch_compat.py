@@ -33,6 +33,7 @@ from ranks_here import as_rank
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from mixbackend.contracts import torch_compat as compat
+from mixbackend.contracts.torch_compat import graph_trees
 from mixbackend.contracts.torch_compat.compile_processes import CompileProcesses
 from mixbackend.contracts.torch_compat.graph_trees import trees_of_thread
 
@@ -1232,6 +1233,43 @@ def test_trees_outlive_the_backward_that_came_first():
         pool.submit(train).result()
     assert seen[0] is not None
     assert all(item is seen[0] for item in seen), seen
+
+
+def test_trees_outlive_every_backward(monkeypatch):
+    """Torch 2.11: each state that ends gives up a reference that was not taken when the object was put into it."""
+    from torch._inductor import cudagraph_trees as trees
+
+    name, held = "tree_manager_containers", {}
+
+    def stash(key, value):
+        end_of_backward()
+        held[key] = id(value)
+
+    def end_of_backward():
+        for key in list(held):
+            ctypes.pythonapi.Py_DecRef(ctypes.cast(held.pop(key), ctypes.py_object))
+
+    monkeypatch.setattr(torch._C, "_is_key_in_tls", lambda key: False)
+    monkeypatch.setattr(torch._C, "_stash_obj_in_tls", stash)
+    monkeypatch.setattr(graph_trees, "_stash_takes_a_reference", lambda: False)
+
+    def count():
+        own = vars(trees.local)[name]
+        return sys.getrefcount(own)
+
+    def train():
+        trees_of_thread()
+        for own in [*vars(trees.local).values()] * 9:  # what is freed here would end the process
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(own))
+        end_of_backward()
+        before = count()
+        for _ in range(3):
+            trees_of_thread()
+            end_of_backward()
+        return count() - before
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(train).result() == 0
 
 
 def test_a_backward_takes_the_trees_of_its_forward():

@@ -171,14 +171,13 @@ def trees_of_thread() -> Any:
         own = vars(trees.local).get(name)
         if torch._C._is_key_in_tls(name):
             given = torch._C._get_obj_in_tls(name)
-            _keep_stashed(given)
+            _keep_given(given)
             if own is not None and own is not given:
                 delattr(trees.local, name)
             continue
         own = make() if own is None else own
         setattr(trees.local, name, own)
-        _keep_stashed(own)
-        torch._C._stash_obj_in_tls(name, own)
+        _stash(name, own)
     return trees
 
 
@@ -186,15 +185,26 @@ _OF_A_THREAD: dict[str, Callable[[], Any]] = {
     "tree_manager_containers": dict,
     "tree_manager_locks": partial(defaultdict, threading.Lock),
 }
-_stashed: dict[int, Any] = {}
-"""What a reference was added to, by identity."""
+_given: dict[int, Any] = {}
+"""What is stashed and has its references, by identity."""
 
 
-def _keep_stashed(value: Any) -> None:
-    """Add the reference that torch's state of a thread gives up when it ends, unless torch itself takes one."""
-    if _stash_takes_a_reference() or id(value) in _stashed:
+def _stash(name: str, value: Any) -> None:
+    """Put a value into the state of this thread, which gives up a reference when it ends: one for each time.
+
+    The state of a thread that runs a backward ends with the backward.
+    """
+    if not _stash_takes_a_reference():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+        _given[id(value)] = value
+    torch._C._stash_obj_in_tls(name, value)
+
+
+def _keep_given(value: Any) -> None:
+    """Add the reference that torch's import of its trees did not take for what it stashed, once."""
+    if _stash_takes_a_reference() or id(value) in _given:
         return
-    _stashed[id(value)] = value
+    _given[id(value)] = value
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
