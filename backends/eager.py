@@ -52,6 +52,7 @@ class EagerBackend(Backend):
             deterministic=False,
             keeps_random_stream=True,
             takes_effects=True,
+            mixes_devices=True,
             reference=True,
             error_budget=ErrorBudget(factor=1.0, floor=0.0),
         )

@@ -122,6 +122,8 @@ class Traits:
             unaligned products are shared only if they are named: some pad them.
         gathers: whether ops of one region that have nothing to do with each other start at once, so that on a device
             where starting takes longer than they do one region of many is better than many of one.
+        mixes_devices: whether one of its regions may hold ops of the processor beside those of an accelerator; if not,
+            they are regions apart, also of a backend that runs both.
         pads_products: whether on an accelerator it gives the matrices of unaligned products (``contracts.rate_rows``)
             gaps between rows, so that all begin aligned, while they do not leave the region: what does is copied.
         packaged: see ``Packaged``. Artifacts in a package are loaded without a compiler, on machines of which
@@ -154,6 +156,7 @@ class Traits:
     thread_pool: str = "torch"
     shared_rows: frozenset[str] = frozenset()
     gathers: bool = False
+    mixes_devices: bool = False
     pads_products: bool = False
     packaged: Packaged = "no"
 

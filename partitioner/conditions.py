@@ -4,8 +4,9 @@ Place: asked by the search about regions under consideration. Input: a problem, 
 Output: a refusal or a price.
 Invariants: answers are pure and remembered, each with all that it depends on; a region that a backend refuses is not
 legal, nor is one of a backend that takes no effects where it writes into storage that several of its inputs share:
-there only what writes has to leave. What the user requires outranks what a backend finds worth running: a region with
-an op that a rule requires for its backend is refused for what the backend cannot do, never for being too small.
+there only what writes has to leave. A backend that does not mix devices has regions of one device each. What the user
+requires outranks what a backend finds worth running: a region with an op that a rule requires for its backend is
+refused for what the backend cannot do, never for being too small.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from mixbackend.partitioner.problem import Problem
 
 ENTANGLED = Unsupported("effect", "the region writes into storage that several of its inputs share")
 
+MIXED = Unsupported("device", "the region holds ops of several devices")
+
 NOT_WORTH_IT = frozenset({"declined", "region-too-small"})
 """Codes of refusals of regions that a backend could run; a rule that requires it outranks them."""
 
@@ -49,6 +52,9 @@ class RegionRules:
         self._unconditional = [not declines and not _is_bounded(conditions) for conditions, declines in pairs]
         self._takes_effects = [item.traits().takes_effects for item in self._backends]
         self._writers = _writers_of_shared_storage(problem)
+        self._mixes_devices = [item.traits().mixes_devices for item in self._backends]
+        self._device_of = [_device_of(problem, atom) for atom in range(len(problem.atoms.cores))]
+        self._has_devices = len({*self._device_of} - {None}) > 1
         self._lacks: dict[tuple[int, tuple[int, ...]], Unsupported | None] = {}
         self._declined: dict[tuple[int, tuple[int, ...], float], Unsupported | None] = {}
         self._known_prices: dict[tuple[int, tuple[int, ...], float], float | None] = {}
@@ -66,7 +72,25 @@ class RegionRules:
 
     def trivial(self, backend: int) -> bool:
         """Whether a backend takes any region whatever."""
+        if self._has_devices and not self._mixes_devices[backend]:
+            return False
         return self._unconditional[backend] and (self._takes_effects[backend] or not self._writers)
+
+    def of_other_devices(self, backend: int, atoms: Sequence[int]) -> list[int]:
+        """Atoms of a region that its backend may not have there: they are not of the device that the graph works on,
+        and others are; none of a backend that mixes devices."""
+        if not self._has_devices or self._mixes_devices[backend]:
+            return []
+        devices = {self._device_of[atom] for atom in atoms} - {None}
+        if len(devices) < 2:
+            return []
+        main = self._problem.graph.device_type
+        kept = main if main in devices else min(map(str, devices))
+        return [atom for atom in atoms if self._device_of[atom] not in (kept, None)]
+
+    def misplaced(self, backend: int, atoms: Sequence[int]) -> list[int]:
+        """Atoms that alone have to leave a region to make it legal; empty where there are none, or all have to."""
+        return self.of_other_devices(backend, atoms) or self.entangled(backend, atoms)
 
     def entangled(self, backend: int, atoms: Sequence[int]) -> list[int]:
         """Atoms of a region that its backend may not have there: they write into storage that several inputs share."""
@@ -82,6 +106,8 @@ class RegionRules:
             atoms: of the region, in graph order.
             seconds: of the region under the model, entry included.
         """
+        if self.of_other_devices(backend, atoms):
+            return MIXED
         if self.entangled(backend, atoms):
             return ENTANGLED
         if self._unconditional[backend]:
@@ -159,6 +185,12 @@ class RegionRules:
         """The nodes of a region, copies included."""
         members, replicas = self._problem.atoms.members, self._problem.atoms.replicas
         return frozenset(name for atom in atoms for name in (*members[atom], *replicas[atom]))
+
+
+def _device_of(problem: Problem, atom: int) -> str | None:
+    """Kind of device that an atom makes its tensors on; ``None`` if it makes none."""
+    outputs = problem.graph.node_by_name[problem.atoms.cores[atom]].outputs
+    return next((meta.device.type for meta in outputs if isinstance(meta, TensorMeta)), None)
 
 
 def _writers_of_shared_storage(problem: Problem) -> frozenset[int]:

@@ -83,7 +83,7 @@ def _with_conversions(problem: Problem, placement: Placement, slot: int, end: _E
 
 
 def _united(problem: Problem, placement: Placement, slot: int, end: _End, rules: RegionRules) -> Placement:
-    """The backend's regions at an end as one; what would be entangled there stays a region."""
+    """The backend's regions at an end as one; what may not be there stays a region."""
     members: dict[int, list[int]] = {}
     for atom, region in enumerate(placement.regions):
         members.setdefault(region, []).append(atom)
@@ -94,8 +94,8 @@ def _united(problem: Problem, placement: Placement, slot: int, end: _End, rules:
         and all(placement.regions[other] == region for atom in atoms for other in end.beyond(problem, atom))
         and _is_held(problem, atoms, end)
     ]
-    while entangled := rules.entangled(slot, sorted(atom for region in alone for atom in members[region])):
-        alone = [region for region in alone if set(entangled).isdisjoint(members[region])]
+    while misplaced := rules.misplaced(slot, sorted(atom for region in alone for atom in members[region])):
+        alone = [region for region in alone if set(misplaced).isdisjoint(members[region])]
     return _merged(placement, alone)
 
 
@@ -116,6 +116,8 @@ def _given(
         kept: regions that keep theirs.
     """
     atoms = [atom for atom in _apart(problem, placement, slot, end) if placement.regions[atom] not in kept]
+    elsewhere = frozenset(rules.of_other_devices(slot, atoms))
+    atoms = [atom for atom in atoms if atom not in elsewhere]
     if len(atoms) < 2:
         return placement
     labels, regions = list(placement.labels), list(placement.regions)

@@ -85,7 +85,7 @@ def refused_regions(problem: Problem, placement: Placement, rules: RegionRules) 
         backend = problem.labels[atoms[0]][placement.labels[atoms[0]]].backend
         refusal = rules.refusal(backend, atoms, seconds[region])
         if refusal is not None:
-            answers.append((_with_matches(problem, placement, rules.entangled(backend, atoms)) or atoms, refusal))
+            answers.append((_with_matches(problem, placement, rules.misplaced(backend, atoms)) or atoms, refusal))
     return answers
 
 

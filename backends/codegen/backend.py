@@ -271,8 +271,17 @@ class CodegenBackend(Backend):
         return schedule(lower_region(region, traits.drawing_threads), traits, _hints(region), _fuel())
 
     def _target_of(self, region: Region) -> Target:
-        metas = [*(item.meta for item in region.inputs), *(item.meta for item in region.outputs)]
-        return self.targets[_device_of([meta for meta in metas if isinstance(meta, TensorMeta)], self.target)]
+        """What generates for the device of a region's tensors.
+
+        Raises:
+            ValueError: they are on several: a kernel of one would be given addresses of another.
+        """
+        values = [*(item.meta for item in region.inputs), *(item.meta for item in region.outputs)]
+        metas = [meta for meta in values if isinstance(meta, TensorMeta)]
+        devices = sorted({meta.device.type for meta in metas})
+        if len(devices) > 1:
+            raise ValueError(f"the region {region.id} has tensors on {' and on '.join(devices)}")
+        return self.targets[_device_of(metas, self.target)]
 
     def _refuse_special(self, view: OpView) -> Unsupported | None:
         """Of ops that draw random numbers, rules say which of them they draw as eager does."""

@@ -126,6 +126,7 @@ class InductorBackend(Backend):
             writes_inputs=True,
             takes_whole=_WHOLE,
             compiles_graphs=True,
+            mixes_devices=True,
             exact_input_strides=True,
             fixed_outputs=True,
             error_budget=ErrorBudget(factor=4.0, floor=64.0),

@@ -176,3 +176,31 @@ def test_small_ends_are_one_region() -> None:
     whole = replace(whole, inputs=(*whole.inputs, *vectors))
     plan = placed(whole, gatherer(), other())
     assert ("gatherer", ["s0", "s1", "s2"]) in regions(plan)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_ops_of_the_processor_stay_apart_from_those_of_a_gpu(mixes: bool) -> None:
+    """A scale that is computed on the processor stands alone at the start, as conversions of weights do."""
+    whole = graph([*FORWARD, made("s0", CONVERSION, "w3"), made("s1", CONVERSION, "s0")], ["m1", "s1"])
+    on_processor = torch.device("cpu")
+
+    def moved(meta: TensorMeta) -> TensorMeta:
+        return replace(meta, device=on_processor)
+
+    nodes = tuple(
+        replace(node, outputs=tuple(map(moved, node.outputs)))  # type: ignore[arg-type]
+        if node.name.startswith("s")
+        else node
+        for node in whole.nodes
+    )
+    inputs = tuple(replace(item, meta=moved(item.meta)) if item.name == "w3" else item for item in whole.inputs)  # type: ignore[arg-type]
+    whole = replace(whole, nodes=nodes, inputs=inputs)
+    backend = gatherer()
+    backend = replace(backend, declared=replace(backend.declared, mixes_devices=mixes))
+    plan = placed(whole, backend, other())
+    devices = [
+        (region.backend, {meta.device.type for name in region.nodes for meta in whole.node_by_name[name].outputs})  # type: ignore[union-attr]
+        for region in plan.regions
+    ]
+    together = [owner for owner, kinds in devices if len(kinds) > 1]
+    assert together == (["gatherer"] if mixes else [])
