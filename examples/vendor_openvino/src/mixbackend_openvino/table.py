@@ -61,6 +61,12 @@ def given(*arguments: str) -> Test:
     return test
 
 
+def of_images(view: OpView) -> Unsupported | None:
+    """OpenVINO's pools have the batch as their first dimension."""
+    rank = view.input_tensors[0].rank
+    return None if rank == 4 else Unsupported("rank", f"a pool of {rank} dimensions, needed 4")
+
+
 Row = tuple[Callable[[Call], Any], OpRule]
 
 
@@ -126,8 +132,10 @@ ROWS: dict[str, Row] = {
     "aten._native_batch_norm_legit_no_training.default": row(build.batch_norm, inference, given("weight", "bias")),
     "aten._softmax.default": row(lambda c: ov.softmax(c["self"], c["dim"]), one_of("half_to_float", False)),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": row(build.attention, attends, one_of("dropout_p", 0)),
-    "aten.max_pool2d_with_indices.default": row(build.max_pool, one_of("ceil_mode", False), dtypes=INDEXED),
-    "aten.avg_pool2d.default": row(build.average_pool, one_of("ceil_mode", False), one_of("divisor_override", None)),
+    "aten.max_pool2d_with_indices.default": row(build.max_pool, of_images, one_of("ceil_mode", False), dtypes=INDEXED),
+    "aten.avg_pool2d.default": row(
+        build.average_pool, of_images, one_of("ceil_mode", False), one_of("divisor_override", None)
+    ),
     "aten.embedding.default": row(lambda c: ov.gather(c["weight"], c["indices"], scalar_index(0)), dtypes=INDEXED),
     "aten.reshape.default": moved(lambda c: ov.reshape(c["self"], vector(c["shape"]), False)),
     "aten.permute.default": moved(lambda c: ov.transpose(c["self"], vector([d % len(c["dims"]) for d in c["dims"]]))),
