@@ -1235,6 +1235,15 @@ def test_trees_outlive_the_backward_that_came_first():
     assert all(item is seen[0] for item in seen), seen
 
 
+@pytest.fixture
+def asked_anew():
+    """Whether torch takes references is found out again, before and after."""
+    graph_trees._stash_takes_a_reference.cache_clear()
+    yield
+    graph_trees._stash_takes_a_reference.cache_clear()
+
+
+@pytest.mark.usefixtures("asked_anew")
 def test_trees_outlive_every_backward(monkeypatch):
     """Torch 2.11: each state that ends gives up a reference that was not taken when the object was put into it."""
     from torch._inductor import cudagraph_trees as trees
@@ -1251,7 +1260,6 @@ def test_trees_outlive_every_backward(monkeypatch):
 
     monkeypatch.setattr(torch._C, "_is_key_in_tls", lambda key: False)
     monkeypatch.setattr(torch._C, "_stash_obj_in_tls", stash)
-    monkeypatch.setattr(graph_trees, "_stash_takes_a_reference", lambda: False)
 
     def count():
         own = vars(trees.local)[name]
