@@ -70,9 +70,13 @@ def page_of(certificates: Sequence[Data], missing: Mapping[str, str]) -> str:
     """
     last = max(certificates, key=lambda data: data["date"])
     versions, machine = last["versions"], last["machine"]
-    quick = "CERTIFY_ARGS=--quick " if any(data["quick"] for data in certificates) else ""
+    commands = [
+        f"{prefix}.ci/certify {' '.join(sorted(names))}"
+        for quick, prefix in ((False, ""), (True, "CERTIFY_ARGS=--quick "))
+        if (names := [data["backend"] for data in certificates if data["quick"] == quick])
+    ]
     text = _HEAD.format(
-        command=f"{quick}.ci/certify {' '.join(sorted(data['backend'] for data in certificates))}",
+        command="\n".join(commands),
         machine=f"{machine['cores']} cores, {machine['system']} {machine['machine']}",
         versions=f"mixbackend {versions['mixbackend']}, torch {versions['torch']}, Python {versions['python']}",
         date=last["date"],

@@ -42,6 +42,12 @@ def test_the_page_has_a_row_for_each_backend_and_what_is_wrong() -> None:
         assert re.search(rf"^- {fact}", page.split("\n|")[0], re.MULTILINE)
 
 
+def test_whole_and_quick_certificates_have_a_command_each() -> None:
+    whole = Certificate({**FACTS, "backend": "other", "quick": False}, ROWS).to_dict()
+    page = certificates.page_of([Certificate(FACTS, ROWS).to_dict(), whole], {})
+    assert "\n.ci/certify other\nCERTIFY_ARGS=--quick .ci/certify mine\n" in page
+
+
 def test_a_folder_of_certificates_becomes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "page.md"
     monkeypatch.setattr("sys.argv", ["certificates", "page", "--folder", str(tmp_path), "--out", str(out)])
