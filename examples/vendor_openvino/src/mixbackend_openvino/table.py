@@ -61,17 +61,11 @@ def given(*arguments: str) -> Test:
     return test
 
 
-def of_images(view: OpView) -> Unsupported | None:
-    """OpenVINO's pools have the batch as their first dimension."""
-    rank = view.input_tensors[0].rank
-    return None if rank == 4 else Unsupported("rank", f"a pool of {rank} dimensions, needed 4")
-
-
 Row = tuple[Callable[[Call], Any], OpRule]
 
 
-def row(function: Callable[[Call], Any], *tests: Test, dtypes: frozenset[torch.dtype] = FLOATS) -> Row:
-    return function, OpRule(dtypes=dtypes, arguments=tests)
+def row(function: Callable[[Call], Any], *tests: Test, dtypes: frozenset[torch.dtype] = FLOATS, **more: Any) -> Row:
+    return function, OpRule(dtypes=dtypes, arguments=tests, **more)
 
 
 def unary(function: Any, *tests: Test, dtypes: frozenset[torch.dtype] = FLOATS) -> Row:
@@ -92,7 +86,7 @@ def moved(function: Callable[[Call], Any], *tests: Test) -> Row:
 
 
 NO_ALPHA = one_of("alpha", 1, 1.0)
-INDEXED = FLOATS | {torch.int64, torch.int32}
+INDEX = FLOATS | {torch.int64, torch.int32}
 
 _UNARY = {
     "relu": ov.relu, "sigmoid": ov.sigmoid, "tanh": ov.tanh, "exp": ov.exp, "sqrt": ov.sqrt, "neg": ov.negative,
@@ -132,11 +126,9 @@ ROWS: dict[str, Row] = {
     "aten._native_batch_norm_legit_no_training.default": row(build.batch_norm, inference, given("weight", "bias")),
     "aten._softmax.default": row(lambda c: ov.softmax(c["self"], c["dim"]), one_of("half_to_float", False)),
     "aten._scaled_dot_product_flash_attention_for_cpu.default": row(build.attention, attends, one_of("dropout_p", 0)),
-    "aten.max_pool2d_with_indices.default": row(build.max_pool, of_images, one_of("ceil_mode", False), dtypes=INDEXED),
-    "aten.avg_pool2d.default": row(
-        build.average_pool, of_images, one_of("ceil_mode", False), one_of("divisor_override", None)
-    ),
-    "aten.embedding.default": row(lambda c: ov.gather(c["weight"], c["indices"], scalar_index(0)), dtypes=INDEXED),
+    "aten.max_pool2d_with_indices.default": row(build.max_pool, one_of("ceil_mode", False), dtypes=INDEX, ranks=(4, 4)),
+    "aten.avg_pool2d.default": row(build.average_pool, one_of("ceil_mode", False), one_of("divisor_override", None)),
+    "aten.embedding.default": row(lambda c: ov.gather(c["weight"], c["indices"], scalar_index(0)), dtypes=INDEX),
     "aten.reshape.default": moved(lambda c: ov.reshape(c["self"], vector(c["shape"]), False)),
     "aten.permute.default": moved(lambda c: ov.transpose(c["self"], vector([d % len(c["dims"]) for d in c["dims"]]))),
     "aten.t.default": moved(lambda c: ov.transpose(c["self"], vector(range(len(c.shape()))[::-1]))),
