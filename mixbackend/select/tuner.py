@@ -24,6 +24,7 @@ import torch
 import torch.fx
 
 from mixbackend import registry
+from mixbackend.configuration import Config
 from mixbackend.contracts import Phase, RegionTextError
 from mixbackend.execute.weights.constant_weights import constant_weights
 from mixbackend.graph.describe import PlaceholderRole
@@ -206,9 +207,17 @@ def _write(folder: Path, task: TuningTask, values: Sequence[Any], environment: E
 
     request = TrialRequest(folder, Choice(), 0)
     request.graph_file.write_text(task.text)
-    estimating = environment.config.with_options({"search.mode": "estimate"})
-    request.config_file.write_text(estimating.model_dump_json())
+    request.config_file.write_text(measured_under(environment.config).model_dump_json())
     write_values(folder, [values[place] for place in task.inputs])
+
+
+def measured_under(config: Config) -> Config:
+    """The configuration of candidates: placed by estimates, and held against eager at their first call at most.
+
+    Calls that are held against eager in float64 take several times as long, those of eager itself are not held.
+    """
+    checks = config.verify.when if config.verify.when == "off" else "first_call"
+    return config.with_options({"search.mode": "estimate", "verify.when": checks})
 
 
 def _unfinished(task: TuningTask) -> str:

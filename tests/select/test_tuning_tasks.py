@@ -268,3 +268,10 @@ def test_a_look_up_that_fails_never_takes_the_model_down(tmp_path, monkeypatch) 
     torch._dynamo.reset()
     with torch.no_grad(), pytest.raises(Exception, match="lost"):
         torch.compile(torch.sin, backend=strict)(value)
+
+
+@pytest.mark.parametrize("asked, measured", [("off", "off"), ("sampled", "first_call"), ("always", "first_call")])
+def test_calls_that_are_timed_are_not_held_against_eager(asked: str, measured: str) -> None:
+    """Eager alone would be timed without its checks, and win."""
+    config = tuner.measured_under(load_config({"search": {"mode": "measure"}, "verify": {"when": asked}}))
+    assert (config.verify.when, config.search.mode) == (measured, "estimate")
