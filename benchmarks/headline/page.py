@@ -55,6 +55,7 @@ def page(records: Iterable[Part], command: str, picture: str = "") -> str:
         _speeds(summary["groups"]),
         f"![Speed over eager, model by model, sorted]({picture})" if picture else "",
         _NOTES,
+        _settled(kept),
         "## By family",
         _families(summary["groups"]),
         "## Right results",
@@ -85,6 +86,17 @@ def _until(dates: Sequence[str]) -> str:
 
 def _different(made: Iterable[Mapping[str, str]], key: str) -> list[str]:
     return sorted({facts[key] for facts in made if facts.get(key)})
+
+
+def _settled(records: Sequence[Part]) -> str:
+    """In how many cases ours was done trying."""
+    known = [bool(record["settled"]) for record in records if "settled" in record]
+    if all(known):
+        return ""
+    return (
+        f"In {sum(known)} of {len(known)} cases ours had settled by the time that it was given (`--settle`); in the "
+        "others further plans were still compiled behind and tried while it was timed."
+    )
 
 
 def _weighted(summary: Mapping[str, Any]) -> list[str]:

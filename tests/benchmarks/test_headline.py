@@ -162,6 +162,13 @@ def test_the_page_names_what_failed_and_what_is_missing(stored):
     assert "**ours 3.50**, inductor 3.50" in text
 
 
+def test_the_page_says_how_many_were_still_trying(stored):
+    told = "In 1 of 2 cases ours had settled"
+    both = [{**stored[0], "settled": True}, {**stored[1], "settled": False}]
+    assert told in page(both, "run it")
+    assert "had settled" not in page([{**record, "settled": True} for record in both], "run it")
+
+
 def test_the_picture_is_the_same_for_the_same_records(stored, tmp_path):
     one, two = tmp_path / "one.svg", tmp_path / "two.svg"
     plot(stored, one)
