@@ -185,8 +185,8 @@ _OF_A_THREAD: dict[str, Callable[[], Any]] = {
     "tree_manager_containers": dict,
     "tree_manager_locks": partial(defaultdict, threading.Lock),
 }
-_given: dict[int, Any] = {}
-"""What is stashed and has its references, by identity."""
+_referenced: dict[int, Any] = {}
+"""What was given references for being stashed, by identity."""
 
 
 def _stash(name: str, value: Any) -> None:
@@ -195,16 +195,18 @@ def _stash(name: str, value: Any) -> None:
     The state of a thread that runs a backward ends with the backward.
     """
     if not _stash_takes_a_reference():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
-        _given[id(value)] = value
+        _add_reference(value)
     torch._C._stash_obj_in_tls(name, value)
 
 
 def _keep_given(value: Any) -> None:
     """Add the reference that torch's import of its trees did not take for what it stashed, once."""
-    if _stash_takes_a_reference() or id(value) in _given:
-        return
-    _given[id(value)] = value
+    if not _stash_takes_a_reference() and id(value) not in _referenced:
+        _add_reference(value)
+
+
+def _add_reference(value: Any) -> None:
+    _referenced[id(value)] = value
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 

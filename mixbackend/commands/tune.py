@@ -125,7 +125,7 @@ def _check(wanted: Wanted, lock: Path | None, given: Config, as_json: bool) -> i
     # Frozen, the first graph that differs would end the run; all differences are wanted.
     config = given.with_options({"search.mode": "estimate", "lock": {"path": path, "frozen": False}})
     differences: list[dict[str, str]] = []
-    with quiet_stdout(), lines_shown(f"tuning {wanted.model}"):
+    with quiet_stdout(), lines_shown(f"checking {wanted.model}"):
         mixture, call = _compiled(wanted, config)
         call()
         try:

@@ -81,7 +81,7 @@ class Turns:
             giver.watched(quiet=giver not in loud)
 
     def _look_at_lent(self, tree: GraphTree) -> bool:
-        held = tree.take_back()
+        held = tree.take_back()  # in any case: the path that it ends is let go of
         if not self.lent:
             return False
         self.lent = [(giver, results) for giver, results in self.lent if any(results is other for other in held)]
