@@ -150,6 +150,15 @@ def test_rerun_fake() -> None:
     assert list(shape_env.guards) == guards
 
 
+def test_run_eagerly() -> None:
+    value = placeholders(traced(lambda x: x.relu(), torch.ones(2)))[0].meta["val"]
+    one, weight = torch.ones(1, 1), torch.ones(1, 1, requires_grad=True)
+    with value.fake_mode, torch.autocast("cpu", dtype=torch.bfloat16):
+        made = compat.run_eagerly(torch.ops.aten.mm.default, (one, weight), {})
+    assert not compat.is_fake(made) and not made.requires_grad
+    assert made.dtype == torch.float32 and made.item() == 1.0
+
+
 def test_eager_types() -> None:
     operator, arguments = torch.ops.aten.native_layer_norm.default, (torch.ones(2, 4).bfloat16(), [4], torch.ones(4))
     given = (*arguments, None, 1e-5)

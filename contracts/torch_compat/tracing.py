@@ -102,6 +102,16 @@ def rerun_fake(target: Any, arguments: Any, keywords: Any, like: Any = None) -> 
         return as_eager_gives(target, given, named, target(*given, **named))
 
 
+def run_eagerly(target: Any, arguments: Any, keywords: Any) -> Any:
+    """Call an operator on real values as eager does, without modes, autocast and gradients of who compiles.
+
+    Raises:
+        Exception: the operator refuses the values.
+    """
+    with without_dispatch_modes(), torch.no_grad(), torch._C._DisableAutocast():
+        return target(*arguments, **keywords)
+
+
 def fake_mode_of(values: Iterable[Any]) -> Any:
     """The mode of the first fake tensor among values, which may be several at a place.
 

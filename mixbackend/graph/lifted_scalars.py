@@ -1,19 +1,23 @@
 """Lifted scalars: tensors of one element that tracing lifted out of the code become numbers of the operators again.
 
-Place: a pass of ``passes.CAPTURED``. Input and output: the fx graph, changed in place.
+Place: a pass of ``passes.CAPTURED`` and of joint graphs, after ``constants.known_values``, which leaves a ``full`` on
+the processor of what was computed from such tensors. Input and output: the fx graph, changed in place.
 ``mask[rows] = 3`` is traced as filling memory with a tensor on the processor, which the graph holds. On a GPU every
 such tensor is a copy that the processor waits for, keeps kernels out of CUDA graphs, and is a value without a name for
 those who compile the region. What it holds is known when the graph is captured.
+Eager's arithmetic takes a number as it takes a tensor without dimensions on the processor: by its value, in the type
+that it computes in. It does so where both give that type; then a number is written.
 Tensors of positions that are lifted, too, go to the device of what they index by an operator of its own: in inference
 that is done once.
 Invariants: results are bit by bit what they were; a tensor that is written into, viewed or given to subgraphs stays;
 operators whose types depend on whether they take a tensor or a number keep their tensor, moved to where they compute.
+Non-goals: powers, whose digits depend on that.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,21 +25,32 @@ import torch.fx
 
 from mixbackend.contracts import OpTag
 from mixbackend.contracts.describe_op import describe_op
-from mixbackend.contracts.torch_compat import is_fake
+from mixbackend.graph.constants.known_values import LIFTED, LIKES, held_tensor
 
 aten = torch.ops.aten
-_LIFTED = aten.lift_fresh_copy.default
-_SAME = (aten.detach.default, aten.alias.default)
+_FILLED = aten.full.default
 _WRITING = (aten.fill.Tensor, aten.copy.default)
 """Take what they fill, then what with; only the value of the latter counts."""
+_COMPARING: Mapping[Any, Any] = {
+    getattr(aten, name).Tensor: getattr(aten, name).Scalar for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+_TAKING_NUMBERS = frozenset(
+    {*(aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.div.Tensor_mode), *_COMPARING}
+)
+"""Operators of two tensors that take a number for one of them; comparisons have an operator for that."""
+_SWAPPED = (aten.add.Tensor, aten.mul.Tensor)
+"""Those that give the same the other way round, where the number needs no more digits than the result has: on the
+processor only a second operand keeps them."""
+_CONVERTING = (aten.where.self,)
+"""Convert what they take before anything else."""
 _INDEXING = (aten.index.Tensor, aten.index_put.default)
 """Take a tensor and a list of positions, which may be the processor's wherever the tensor is."""
 _INSEPARABLE = frozenset({OpTag.VIEW, OpTag.MUTATES, OpTag.HIGHER_ORDER, OpTag.EFFECT, OpTag.DATA_DEPENDENT})
 
 
 def applies(graph_module: torch.fx.GraphModule) -> bool:
-    """Whether there is a lifted tensor."""
-    return bool(graph_module.graph.find_nodes(op="call_function", target=_LIFTED))
+    """Whether there is a lifted tensor, or a number in memory of the processor."""
+    return bool(_sources(graph_module.graph))
 
 
 def write_lifted_numbers(graph_module: torch.fx.GraphModule) -> int:
@@ -45,14 +60,16 @@ def write_lifted_numbers(graph_module: torch.fx.GraphModule) -> int:
         How many uses of such tensors were replaced, or moved to another device.
     """
     replaced = 0
-    for lifted in graph_module.graph.find_nodes(op="call_function", target=_LIFTED):
+    for lifted in _sources(graph_module.graph):
         number = _number(graph_module, lifted)
         names = _names_of(lifted)
         uses = [(user, name) for name in names for user in _users(name) if user not in names]
         if number is None or any(describe_op(user).tags & _INSEPARABLE for user, _ in uses):
             continue
         for user, name in uses:
-            replaced += _filled_with(user, name, number) or _moved(user, name, number)
+            replaced += (
+                _filled_with(user, name, number) or _computed_with(user, name, number) or _moved(user, name, number)
+            )
         _erase_unused([*reversed(names), *lifted.all_input_nodes])
     for target in _INDEXING:
         for node in graph_module.graph.find_nodes(op="call_function", target=target):
@@ -60,11 +77,18 @@ def write_lifted_numbers(graph_module: torch.fx.GraphModule) -> int:
     return replaced
 
 
+def _sources(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """Lifted tensors, and numbers in memory of the processor."""
+    filled = [node for node in graph.find_nodes(op="call_function", target=_FILLED) if not node.args[0]]
+    here = [node for node in filled if node.users and node.meta["val"].device.type == "cpu"]
+    return [*graph.find_nodes(op="call_function", target=LIFTED), *here]
+
+
 def _names_of(lifted: torch.fx.Node) -> list[torch.fx.Node]:
     """The tensor and its likes: ``torch.tensor(...)`` in the code detaches what it makes."""
     names = [lifted]
     for name in names:
-        names += [user for user in name.users if user.target in _SAME]
+        names += [user for user in name.users if user.target in LIKES]
     return names
 
 
@@ -72,15 +96,16 @@ def _users(node: torch.fx.Node) -> list[torch.fx.Node]:
     return [user for user in node.users if user.op == "call_function"]
 
 
-def _number(module: torch.fx.GraphModule, lifted: torch.fx.Node) -> float | None:
-    """What a lifted tensor without dimensions holds."""
-    source = lifted.args[0]
-    if not isinstance(source, torch.fx.Node) or source.op != "get_attr" or set(source.users) != {lifted}:
-        return None
-    value: Any = module
-    for part in str(source.target).split("."):
-        value = getattr(value, part, None)
-    if not isinstance(value, torch.Tensor) or is_fake(value) or value.dim() or value.is_complex():
+def _number(module: torch.fx.GraphModule, node: torch.fx.Node) -> float | None:
+    """What a lifted tensor without dimensions holds, or memory that was filled with a number."""
+    if node.target is _FILLED:
+        filling, dtype = node.args[1], node.meta["val"].dtype
+        if not isinstance(filling, (bool, int, float)) or not _converts_to(filling, dtype):
+            return None
+        return torch.tensor(filling, dtype=dtype, device="cpu").item()
+    source = node.args[0]
+    value = held_tensor(module, source)
+    if value is None or value.dim() or value.is_complex() or set(source.users) != {node}:  # type: ignore[union-attr]
         return None
     return value.item()
 
@@ -97,16 +122,60 @@ def _filled_with(user: torch.fx.Node, lifted: torch.fx.Node, number: float) -> b
     return True
 
 
+def _computed_with(user: torch.fx.Node, lifted: torch.fx.Node, number: float) -> bool:
+    """Let an operator of two tensors compute with the number instead of one of them."""
+    if user.target is aten.masked_fill.Tensor:
+        return _masked_with(user, lifted, number)
+    if user.target not in _TAKING_NUMBERS or isinstance(number, bool) or not _is_of_64_bits(number):
+        return False
+    first, second = user.args[:2]
+    other = first if second is lifted else second
+    if other is lifted or not isinstance(other, torch.fx.Node) or lifted.meta["val"].device.type != "cpu":
+        return False
+    if not _computes_alike(other.meta["val"], lifted.meta["val"], number):
+        return False
+    if second is lifted:
+        user.args = (first, number, *user.args[2:])
+    elif user.target in _SWAPPED and not user.kwargs and _is_held_by(number, user.meta["val"].dtype):
+        user.args = (second, number)
+    elif user.target not in _COMPARING and user.meta["val"].device.type != "cpu":
+        user.args = (number, *user.args[1:])
+    else:
+        return False
+    user.target = _COMPARING.get(user.target, user.target)
+    return True
+
+
+def _masked_with(user: torch.fx.Node, lifted: torch.fx.Node, number: float) -> bool:
+    memory, mask, value = user.args
+    if value is not lifted or lifted in (memory, mask) or not _converts_to(number, user.meta["val"].dtype):
+        return False
+    user.target = aten.masked_fill.Scalar
+    user.args = (memory, mask, number)
+    return True
+
+
+def _computes_alike(other: torch.Tensor, lifted: torch.Tensor, number: float) -> bool:
+    """Whether an operator computes in the same type with a number as with the tensor, and that has such a number."""
+    form, scalar = (torch.empty((1,) * item.dim(), dtype=item.dtype, device="meta") for item in (other, lifted))
+    computed = torch.result_type(form, number)
+    return computed == torch.result_type(form, scalar) and (computed.is_complex or _converts_to(number, computed))
+
+
+def _is_of_64_bits(number: float) -> bool:
+    return isinstance(number, float) or -(1 << 63) <= number < 1 << 63
+
+
 def _moved(user: torch.fx.Node, lifted: torch.fx.Node, number: float) -> bool:
     """Let an operator on another device read a tensor that is made there.
 
     Kernels of a GPU take a tensor of the processor in the type that they compute in, and one of their own in that of
-    their result: so only what both hold alike is moved.
+    their result: so only what both hold alike is moved, where an operator does not convert it anyway.
     """
     mine, result = lifted.meta.get("val"), user.meta.get("val")
     if not isinstance(mine, torch.Tensor) or not isinstance(result, torch.Tensor) or mine.device == result.device:
         return False
-    if not _is_held_by(number, result.dtype):
+    if user.target not in _CONVERTING and not _is_held_by(number, result.dtype):
         return False
     graph = user.graph
     with graph.inserting_before(user):
@@ -149,9 +218,9 @@ def _positions_moved(node: torch.fx.Node) -> int:
 
 
 def _is_lifted(node: torch.fx.Node) -> bool:
-    while node.target in _SAME:
+    while node.target in LIKES:
         node = node.all_input_nodes[0]
-    return node.target is _LIFTED
+    return node.target is LIFTED
 
 
 def _is_held_by(number: float, dtype: torch.dtype) -> bool:

@@ -33,7 +33,7 @@ from mixbackend.graph import (
     views,
     views_as_reshapes,
 )
-from mixbackend.graph.constants import factories, fold
+from mixbackend.graph.constants import factories, fold, known_values
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,11 @@ _NORM_DIMENSIONS = GraphPass(
     "norm_dimensions", norm_dimensions.applies, norm_dimensions.count_from_the_front, optional=False
 )
 _RESULT_TYPES = GraphPass("result_types", result_types.applies, result_types.state_result_types, optional=False)
+_NUMBERS = (
+    GraphPass("known_values", known_values.applies, known_values.write_known_values),
+    GraphPass("lifted_scalars", lifted_scalars.applies, lifted_scalars.write_lifted_numbers),
+)
+"""In joint graphs, too: a backward reads no number of the processor that its forward saved."""
 
 TRACED = (GraphPass("attention_masks", attention_masks.applies, attention_masks.simplify_attention_masks),)
 """Passes for Dynamo's graph."""
@@ -71,7 +76,7 @@ CAPTURED = (
     GraphPass("unpacked_codes", unpacked_codes.applies, unpacked_codes.write_expressions),
     GraphPass("column_scales", column_scales.applies, column_scales.scale_results),
     GraphPass("redundant_as_strided", redundant_as_strided.applies, redundant_as_strided.reshape_restated_strides),
-    GraphPass("lifted_scalars", lifted_scalars.applies, lifted_scalars.write_lifted_numbers),
+    *_NUMBERS,
     GraphPass("cse", cse.applies, cse.merge_common_ops),
     GraphPass("updates_in_place", updates_in_place.applies, updates_in_place.update_in_place),
 )
@@ -88,6 +93,7 @@ def joint_passes(forward_outputs: int) -> tuple[GraphPass, ...]:
     return (
         _NORM_DIMENSIONS,
         _RESULT_TYPES,
+        *_NUMBERS,
         GraphPass("views", views.applies, views.read_through_detach),
         GraphPass("discontinuities", discontinuities.applies, save, optional=False),
     )

@@ -62,6 +62,7 @@ def test_what_a_pass_does_is_printed_dumped_and_timed_under_its_name(monkeypatch
         "random_states": 0,
         "views_as_reshapes": 4,
         "redundant_as_strided": 0,
+        "known_values": 0,
         "lifted_scalars": 0,
         "packed_weights": 0,
         "unpacked_codes": 0,

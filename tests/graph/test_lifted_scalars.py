@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -67,10 +69,81 @@ def test_numbers_that_the_memory_has_no_value_for_stay_tensors(dtype: torch.dtyp
     assert aten.fill.Tensor in _targets(module)
 
 
-def test_operators_on_the_same_device_keep_their_tensor() -> None:
-    count, module = _check(lambda value: value * torch.tensor(2.5, dtype=torch.float64), torch.ones(3))
-    assert count == 0
-    assert aten.lift_fresh_copy.default in _targets(module)
+OPERATORS = ("add", "sub", "mul", "true_divide", "eq", "ne", "lt", "le", "gt", "ge")
+DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+)
+
+
+@pytest.mark.parametrize("held", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_arithmetic_with_numbers_has_the_types_and_bits_of_arithmetic_with_tensors(
+    dtype: torch.dtype, held: torch.dtype
+) -> None:
+    given = (
+        (torch.arange(-33, 34) * 1.37).abs().to(dtype)
+        if dtype == torch.uint8
+        else (torch.arange(-33, 34) * 1.37).to(dtype)
+    )
+    for name in OPERATORS:
+        if name == "sub" and torch.bool in (dtype, held):
+            continue
+        for value, number in itertools.product((given, given[40]), (3, 0.1, -7.3, 300)):
+            lifted = torch.tensor(number, dtype=torch.float64).to(held)
+            _check(_both_ways(getattr(torch, name), lifted), value)
+
+
+def _both_ways(operator, lifted):
+    return lambda value: (operator(value, aten.lift_fresh_copy(lifted)), operator(aten.lift_fresh_copy(lifted), value))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held", "written"),
+    [
+        (torch.float32, torch.float64, True),
+        (torch.bfloat16, torch.float32, True),
+        (torch.float32, torch.int64, True),
+        (torch.int64, torch.int32, True),
+        (torch.int32, torch.float32, True),
+        (torch.int32, torch.float64, False),
+        (torch.int32, torch.bfloat16, False),
+        (torch.bool, torch.int32, False),
+        (torch.float32, torch.bool, False),
+    ],
+)
+def test_operators_take_numbers_where_types_stay(dtype: torch.dtype, held: torch.dtype, written: bool) -> None:
+    count, module = _check(lambda value: value * torch.tensor(2, dtype=held), torch.ones(3, dtype=dtype))
+    assert count == written
+    assert (aten.lift_fresh_copy.default in _targets(module)) is not written
+
+
+def test_tensors_that_decide_on_the_type_stay() -> None:
+    scalar = torch.ones((), dtype=torch.bfloat16)
+    assert _check(lambda value: value / torch.tensor(3.0), scalar)[0] == 0
+    assert _check(lambda value: value / torch.tensor(3.0, dtype=torch.bfloat16), scalar)[0] == 1
+
+
+def test_powers_keep_their_tensor() -> None:
+    assert _check(lambda value: value ** torch.tensor(0.5), torch.rand(64))[0] == 0
+
+
+@pytest.mark.parametrize("held", [-100.0, 3.0, float("-inf")])
+def test_masks_fill_with_numbers(held: float) -> None:
+    value, mask = torch.ones(4, dtype=torch.bfloat16), torch.tensor([True, False, True, False])
+    count, module = _check(lambda x, chosen: x.masked_fill(chosen, torch.tensor(held)), value, mask)
+    assert count == 1 and aten.masked_fill.Scalar in _targets(module)
+
+
+def test_numbers_in_memory_of_the_processor_become_operands() -> None:
+    count, module = _check(lambda value: torch.full((), 0.1, dtype=torch.bfloat16) * value, torch.ones(3))
+    assert count == 1 and _targets(module) == [aten.mul.Tensor]
 
 
 def test_tensors_with_several_elements_stay() -> None:
@@ -87,7 +160,7 @@ def test_tensors_that_are_viewed_stay() -> None:
 def test_operators_of_a_gpu_read_tensors_that_are_made_there(number: float, moved: bool) -> None:
     with fresh_fake_mode():
         value = torch.empty(4, device="cuda", dtype=torch.float16)
-    module = make_fx(lambda x: x * torch.tensor(number), tracing_mode="real")(value)
+    module = make_fx(lambda x: torch.maximum(x, torch.tensor(number)), tracing_mode="real")(value)
     assert write_lifted_numbers(module) == moved
     devices = [node.meta["val"].device.type for node in module.graph.nodes if node.op == "call_function"]
     assert set(devices) == ({"cuda"} if moved else {"cpu", "cuda"})
