@@ -16,7 +16,7 @@ from mixbackend.backends.codegen.interpret.indices import Value, Values, evaluat
 from mixbackend.backends.codegen.interpret.points import Element, Points
 from mixbackend.backends.codegen.ir.kernel import BufferView, TemplateKernel
 from mixbackend.backends.codegen.ir.scalar import Expr, compute_dtype
-from mixbackend.backends.codegen.ir.templates import ATTENTION, PRODUCT, RESULT, TEMPLATES, other
+from mixbackend.backends.codegen.ir.templates import ATTENTION, ATTENTION_PARTS, PRODUCT, RESULT, TEMPLATES, other
 from mixbackend.contracts import IrError
 
 Operands = Sequence[torch.Tensor | None]
@@ -122,6 +122,27 @@ def _attention(operands: Operands, options: Mapping[str, bool | float]) -> tuple
     return (weights @ value) / total, (highest + total.log()).squeeze(-1)
 
 
+def _attention_parts(operands: Operands, options: Mapping[str, bool | float]) -> tuple[torch.Tensor, ...]:
+    query, key, value, mask = operands
+    assert query is not None and key is not None and value is not None
+    scores = (query @ key.transpose(-2, -1)) * options["scale"]
+    scores = scores if mask is None else scores + mask
+    found = [
+        _part(part, some)
+        for part, some in zip(
+            scores.split(int(options["positions"]), -1), value.split(int(options["positions"]), -2), strict=True
+        )
+    ]
+    sums, largest, total = (torch.stack(items, 3) for items in zip(*found, strict=True))
+    return sums, largest, total
+
+
+def _part(scores: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    largest = scores.amax(-1)
+    weights = torch.exp(scores - torch.where(largest == -math.inf, 0.0, largest)[..., None])
+    return weights @ values, largest, weights.sum(-1)
+
+
 def _product(operands: Operands, options: Mapping[str, bool | float]) -> tuple[torch.Tensor, ...]:
     left, packed, bias, scales, offsets = operands
     assert left is not None and packed is not None
@@ -145,5 +166,6 @@ def _codes(stored: torch.Tensor, bits: int) -> torch.Tensor:
 
 _MEANINGS: Mapping[str, Callable[[Operands, Mapping[str, bool | float]], tuple[torch.Tensor, ...]]] = {
     ATTENTION: _attention,
+    ATTENTION_PARTS: _attention_parts,
     PRODUCT: _product,
 }

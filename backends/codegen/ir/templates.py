@@ -46,6 +46,16 @@ after its own position. Where a row of scores is minus infinity throughout, ``ze
 as logarithm, or NaN, and minus infinity.
 """
 
+ATTENTION_PARTS = "attention_parts"
+"""Attention of one row of queries, part by part of the keys: what each part adds to the result.
+
+Queries are [batch, group, head, feature], keys and values [batch, group, position, feature]: the heads of a group share
+them. The mask is [batch, group, head, position]. A part is ``positions`` keys, the last one maybe fewer. Of every head
+and part there are the ``largest`` score, the ``total`` of the exponentials of the scores beside it, and the ``sums`` of
+the values in proportion of these, [batch, group, head, part, feature]; beside 0 instead of the largest score where that
+is minus infinity.
+"""
+
 PRODUCT = "product"
 """``output = left right + bias`` in float32, where rows and terms have three dimensions each.
 
@@ -67,6 +77,12 @@ TEMPLATES = {
         results=(("output", 4), ("logarithm", 3)),
         optional=frozenset({"mask"}),
         options=("causal", "scale", "zeros"),
+    ),
+    ATTENTION_PARTS: TemplateForm(
+        operands=(("query", 4), ("key", 4), ("value", 4), ("mask", 4)),
+        results=(("sums", 5), ("largest", 4), ("total", 4)),
+        optional=frozenset({"mask"}),
+        options=("scale", "positions"),
     ),
     PRODUCT: TemplateForm(
         operands=(("left", 6), ("packed", 5), ("bias", 1), ("scales", 3), ("offsets", 3)),

@@ -1,9 +1,10 @@
-"""Rules of scaled dot product attention: the template ``attention``, and plain stages for one row of queries.
+"""Rules of scaled dot product attention: the template ``attention``, and others for one row of queries.
 
 Place: rule module, see ``lower.rules``.
-A step of generation has one row of queries. It reads all keys and values once and computes little, so it is folds like
-others, and what they read is read where it lies: heads that share keys (``expand``) without a copy for each. Only the
-ops that torch has for GPUs are lowered so; the template is for processors.
+A step of generation has one row of queries, reads all keys and values once and computes little. It is the template
+``attention_parts``, or, of symbolic sizes, folds like others; what they read is read where it lies: heads that share
+keys (``expand``) without a copy for each. Only the ops that torch has for GPUs are lowered so; ``attention`` is for
+processors.
 Invariants: heads, batches and types agree as the op requires; the logarithm is in float32 whatever the storage type.
 Non-goals: dropout, which has to keep eager's random numbers; the backward, and what it wants of the forward, which stay
 with torch; several rows of queries on GPUs.
@@ -19,6 +20,7 @@ import torch
 from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
 from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower import view
+from mixbackend.backends.codegen.lower.attention_parts import attention_in_parts
 from mixbackend.backends.codegen.lower.axes import axes_of, fold
 from mixbackend.backends.codegen.lower.broadcast import read
 from mixbackend.backends.codegen.lower.lowering import Lowering
@@ -78,7 +80,9 @@ def attention_of_one_row(
         raise RefusedError("argument", f"attention of {query.sizes[2]} rows of queries: one is taken")
     if is_causal and key.sizes[2] != 1:
         raise RefusedError("argument", "causal attention of one row, which sees the first key alone")
-    return (_one_row(lowering, query, key, value, attn_bias, _factor(scale, query.sizes[3])),)
+    factor = _factor(scale, query.sizes[3])
+    parts = attention_in_parts(lowering, query, key, value, attn_bias, factor)
+    return (_one_row(lowering, query, key, value, attn_bias, factor) if parts is None else parts,)
 
 
 def _one_row(

@@ -19,7 +19,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.grammar import loops_of, rewrite, walk
 from mixbackend.backends.codegen.ir.indices import flatten
-from mixbackend.backends.codegen.ir.kernel import Carry, Kernel, KernelLoop, Let, Nest, Store
+from mixbackend.backends.codegen.ir.kernel import AnyKernel, Carry, Kernel, KernelLoop, Let, Nest, Store
 from mixbackend.backends.codegen.ir.scalar import Expr, Local, Read
 from mixbackend.backends.codegen.ir.stages import Scatter, Stage, Template
 from mixbackend.backends.codegen.schedule.build import share
@@ -33,6 +33,7 @@ from mixbackend.backends.codegen.schedule.loop_order import order_nest, order_ou
 from mixbackend.backends.codegen.schedule.nests import merge_nests
 from mixbackend.backends.codegen.schedule.rewrite import with_indices
 from mixbackend.backends.codegen.schedule.statements import draft_of
+from mixbackend.backends.codegen.schedule.templates import template_kernel
 from mixbackend.backends.codegen.schedule.tiles import raise_loops
 from mixbackend.backends.codegen.targets.target import Blocks, TargetTraits
 
@@ -46,7 +47,7 @@ def build_blocks(
     traits: TargetTraits,
     hints: Hints,
     overwritten: Collection[str] = (),
-) -> tuple[Kernel, ...]:
+) -> tuple[AnyKernel, ...]:
     """Decide how a group runs.
 
     Args:
@@ -57,6 +58,9 @@ def build_blocks(
         overwritten: inputs that the program writes into.
     """
     assert traits.blocks is not None
+    first = group.stages[0]
+    if isinstance(first, Template):
+        return (template_kernel(first, layouts),)
     whole = _together(group, layouts, traits.blocks, hints, overwritten)
     if whole is not None:
         return (_finished(whole, traits, frozenset()),)
@@ -87,7 +91,7 @@ def _together(
     group: Group, layouts: Mapping[str, Layout], blocks: Blocks, hints: Hints, overwritten: Collection[str]
 ) -> Draft | None:
     """The group as one draft; ``None`` if it has no such form."""
-    if any(isinstance(stage, (Scatter, Template)) for stage in group.stages):
+    if any(isinstance(stage, Scatter) for stage in group.stages):
         return None
     draft: Draft | None = _ordered(forward_values(merge_nests(drop_single_points(draft_of(group, layouts)))), hints)
     assert draft is not None

@@ -55,7 +55,7 @@ def run_case(backend: CodegenBackend, name: str, dtype: torch.dtype, device: str
     refused = [f"{view.op}: {backend.judge(view)}" for view in region.views if backend.judge(view) != Supported()]
     if refused:
         return {"refused": refused}
-    arguments = _arguments(region, inputs)
+    arguments = arguments_of(region, inputs)
     compiled = backend.compile(region)
     results = compiled.run(arguments)
     eager = eager_result(region, arguments)
@@ -76,7 +76,8 @@ def _differ(mine: torch.Tensor, eager: torch.Tensor) -> bool:
     return mine.shape != eager.shape or (mine.numel() > 0 and any(size > 1 and a != b for size, a, b in sizes))
 
 
-def _arguments(region: Region, inputs: list[torch.Tensor]) -> list[Any]:
+def arguments_of(region: Region, inputs: list[torch.Tensor]) -> list[Any]:
+    """What a region is called with."""
     places = [re.fullmatch(r"arg(\d+)_\d+", item.name) for item in region.inputs]
     return [
         inputs[int(place[1])] if isinstance(item.meta, TensorMeta) and place else item.meta.hint

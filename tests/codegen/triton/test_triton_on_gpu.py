@@ -43,6 +43,29 @@ def test_pattern_on_the_gpu(name: str, dtype: torch.dtype) -> None:
     assert answer["deviations"] == [] and answer["strides"] == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("positions", "width"), [(1, 64), (200, 80), (1024, 64), (5000, 128)])
+def test_attention_of_one_row(positions: int, width: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    query, mask = torch.randn(2, 8, 1, width), torch.zeros(1, 1, 1, positions)
+    keys, values = (torch.randn(2, 2, positions, width) for _ in range(2))
+    mask[..., max(1, positions // 3) :] = float("-inf")
+    given = [value.to("cuda", dtype) for value in (query, keys, values, mask)]
+
+    def many(x: torch.Tensor) -> torch.Tensor:
+        return x[:, :, None].expand(-1, -1, 4, -1, -1).reshape(2, 8, positions, width)
+
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        bias = m.expand(2, 8, 1, positions)
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(q, many(k), many(v), bias, False)[0]
+
+    region = trace_region(step, given)
+    (result,) = backend().compile(region).run(arguments(region, given))
+    q, k, v, m = (value.double() for value in given)
+    exact = torch.nn.functional.scaled_dot_product_attention(q, many(k), many(v), m)
+    assert float((result.double() - exact).abs().max()) <= float(exact.abs().max()) * torch.finfo(dtype).eps
+
+
 def test_kernels_run_on_the_current_stream() -> None:
     x = torch.zeros(1 << 24, device="cuda")
     run = compiled(lambda x: x * 2 + 1, [x])

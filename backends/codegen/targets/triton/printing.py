@@ -20,7 +20,7 @@ from mixbackend.backends.codegen.targets.triton.limits import Settings
 from mixbackend.backends.codegen.targets.triton.text import Text
 
 if TYPE_CHECKING:
-    from mixbackend.backends.codegen.ir.kernel import Kernel
+    from mixbackend.backends.codegen.ir.kernel import AnyKernel, Kernel, TemplateKernel
     from mixbackend.backends.codegen.ir.program import KernelCall, Program
     from mixbackend.backends.codegen.targets.triton.plan import Plan
 
@@ -48,14 +48,14 @@ class Printed:
 
 @dataclass(frozen=True)
 class PrintedKernel:
-    """A specialised kernel under a plan.
+    """A specialised kernel under a plan, or a template.
 
     Attributes:
         blocks: their number, over the kernel's parameters.
         bounds: see ``reach``; those that the parameters decide.
     """
 
-    kernel: Kernel
+    kernel: AnyKernel
     text: Text
     wide: Text
     blocks: sympy.Expr
@@ -102,10 +102,22 @@ def reach_of_launch(printed: Printed) -> Callable[[Sequence[int]], int]:
 
 
 def _print_call(call: KernelCall, settings: Settings, choose: Choose | None) -> PrintedKernel:
-    kernel: Kernel = call.kernel  # type: ignore[assignment] # it has no templates
+    from mixbackend.backends.codegen.ir.kernel import TemplateKernel
+
     given = tuple(int(value) if value.is_Integer else None for value in call.parameters)
+    kernel = call.kernel
+    if isinstance(kernel, TemplateKernel):
+        return _printed_template(kernel, given)
     (first,) = _printed(kernel, given, settings, False)
     return first if choose is None else choose(first, lambda: _printed(kernel, given, settings, True))
+
+
+@lru_cache(maxsize=256)
+def _printed_template(kernel: TemplateKernel, given: tuple[int | None, ...]) -> PrintedKernel:
+    from mixbackend.backends.codegen.targets.triton.templates import print_template
+
+    made = print_template(kernel, given)
+    return PrintedKernel(made.kernel, made.text, made.text, made.blocks, ())
 
 
 def _print_together(calls: Sequence[KernelCall], settings: Settings) -> PrintedKernel:

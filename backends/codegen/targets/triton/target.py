@@ -48,6 +48,8 @@ _ROW_BYTES = 192 * 1024
 """Of a row that is read again soon: the share of a block in the second cache."""
 
 _BLOCKS_PER_UNIT = 2
+_TEMPLATES = frozenset({"attention_parts"})
+"""Those that ``templates`` prints, without importing it."""
 _ATOMIC_TYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64})
 BLOCKS = Blocks(
     resident=RESIDENT, least_columns=LEAST_COLUMNS, piece=8192, columns=64, meeting=frozenset({"set", "add"}), beside=48
@@ -108,6 +110,7 @@ class TritonTarget(Target):
             scratch_bytes=_ROW_BYTES,
             parallel_width=_BLOCKS_PER_UNIT * self.hardware.units,
             dtypes=frozenset(NAMES),
+            templates=_TEMPLATES,
             blocks=BLOCKS,
             drawing_threads=self._drawing_threads(),
         )

@@ -107,9 +107,11 @@ def fastest(seconds: Sequence[float]) -> int:
 
 def memory_of(way: PrintedKernel) -> tuple[tuple[torch.dtype, int], ...] | None:
     """Type and size of each buffer of a kernel; ``None`` where sizes are not known."""
+    from mixbackend.backends.codegen.ir.kernel import Kernel
     from mixbackend.backends.codegen.targets.triton.reach import elements_of
 
     kernel = way.kernel
+    assert isinstance(kernel, Kernel), "templates have one plan"
     sizes = elements_of(kernel)
     if any(size is None for size in sizes.values()):
         return None
