@@ -191,7 +191,13 @@ def test_the_command_shows_what_a_file_holds(stored, tmp_path, capsys):
 def test_the_page_in_the_tree_is_made_of_the_stored_records(tmp_path):
     results = Path(__file__).parents[2] / "benchmarks" / "results"
     written = tmp_path / "page.md"
-    arguments = ["--summary", "--sets", "training-amp", "--output", str(results / "headline" / "h100.jsonl")]
+    arguments = [
+        "--summary",
+        "--sets",
+        "training-amp,inference-float16",
+        "--output",
+        str(results / "headline" / "hopper.jsonl"),
+    ]
     assert headline.main([*arguments, "--page", str(written)]) == 0
     made, stored = (path.read_text(encoding="utf-8").split("\n\n") for path in (written, results / "headline.md"))
     assert [part for part in stored if not part.startswith("![")] == made
