@@ -89,14 +89,16 @@ def _different(made: Iterable[Mapping[str, str]], key: str) -> list[str]:
 
 
 def _settled(records: Sequence[Part]) -> str:
-    """In how many cases ours was done trying."""
-    known = [bool(record["settled"]) for record in records if "settled" in record]
-    if all(known):
-        return ""
-    return (
-        f"In {sum(known)} of {len(known)} cases ours had settled by the time that it was given (`--settle`); in the "
-        "others further plans were still compiled behind and tried while it was timed."
-    )
+    """In how many cases ours was done trying, and what was timed in the others."""
+    known = [record for record in records if "settled" in record]
+    settled, stopped = (sum(bool(record.get(key)) for record in known) for key in ("settled", "stopped"))
+    parts = [f"In {settled} of {len(known)} cases ours had settled by the time that it was given (`--settle`)"]
+    if stopped:
+        parts.append(f"in {stopped} it was stopped trying then, and what ran is what was timed")
+    if settled + stopped < len(known):
+        others = "the others" if not stopped else str(len(known) - settled - stopped)
+        parts.append(f"in {others} further plans were still compiled behind and tried while it was timed")
+    return "" if settled == len(known) else "; ".join(parts) + "."
 
 
 def _weighted(summary: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,8 @@ the case's record (``row_records``): what is expected, each way once it is compi
 after a line on standard input, when nobody else is at work, the times.
 Method: eager's two runs and float64 say what is right; every way has a copy of the module, makes the calls that are
 judged by upstream's rule, and is then timed on it as it is. Ways of ours are called until they try no other plans any
-more, or for so many seconds. Then all ways take turns, each a block of calls between two marks of the GPU.
+more, or for so many seconds, and are stopped trying then. Then all ways take turns, each a block of calls between two
+marks of the GPU.
 What is timed is the whole step: forward, in training with loss and backward, in training mode; gradients begin as
 ``None``. Compiled is the forward with the loss. TF32 is off. A way that is wrong keeps its times and its verdict.
 Invariants: a way that raises keeps its reason and costs only itself. No result and no gradient of a way is held while
@@ -40,9 +41,12 @@ from mixbackend.benchmarks.one_model.settle import settle
 from mixbackend.benchmarks.one_model.worker import CompiledStep, describe_error
 from mixbackend.benchmarks.row_pool import READY, TIMED
 from mixbackend.calibrate.timing import seconds_by_marks
+from mixbackend.compile.mixture import all_mixtures
 
 _DETAIL = 400
 """Characters of an error that a record keeps."""
+_LETTING_GO_S = 2.0
+"""For calls to let go of what was compared when trying was stopped."""
 _KEPT = ("nodes", "regions", "events")
 """Of a placement."""
 
@@ -76,7 +80,11 @@ def main(name: str, device: str, turns: int, settle_s: float) -> None:
             tell({"ways": {way: found}})
         ours = [ready[way] for way, (backend, _) in WAYS.items() if backend == MIXTURE and way in ready]
         settled = settle(lambda: [call() for call in ours], settle_s) is not None
-        tell({"settled": settled, READY: True})
+        if not settled:
+            for mixture in all_mixtures():
+                mixture.stop_trying()
+            settle(lambda: [call() for call in ours], _LETTING_GO_S)
+        tell({"settled": settled, "stopped": not settled, READY: True})
         sys.stdin.readline()
         watch = seconds_by_marks if device == "cuda" else _seconds_by_clock
         times = {way: quartiles(samples) for way, samples in timed_in_turns(ready, turns, watch).items()}
@@ -110,10 +118,14 @@ def _prepared(
         }
         del results
 
+        # Walking through the module takes as long as a small model's call.
+        parameters = list(module.parameters()) if case.phase == "training" else []
+
         def call() -> None:
             with torch.set_grad_enabled(case.phase == "training"):
                 step(module, args, kwargs)
-            module.zero_grad(set_to_none=True)
+            for parameter in parameters:
+                parameter.grad = None
 
         module.zero_grad(set_to_none=True)
 

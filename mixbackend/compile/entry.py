@@ -53,6 +53,10 @@ class Entry(ABC):
         """Whether its program changes by repairs alone."""
 
     @abstractmethod
+    def stop_trying(self) -> None:
+        """What runs stays, whatever else was to be tried; quick, may be said in the middle of a call."""
+
+    @abstractmethod
     def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:
         """Run code for these values of the constant inputs from now on.
 

@@ -316,6 +316,14 @@ class Executable:
         entries = (entry.settled for row in self._rows for entry in row.built)
         return all(entries) and all(body.settled for body in self.bodies)
 
+    def stop_trying(self) -> None:
+        """Its calls, and those of its bodies, try no other programs from now on."""
+        for row in self._rows:
+            for entry in row.built:
+                entry.stop_trying()
+        for body in self.bodies:
+            body.stop_trying()
+
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``records``."""
         for row in self._rows:

@@ -220,6 +220,19 @@ class Mixture:
         quiet = [item.background.settled(max(0.0, end - time.monotonic())) for item in environments]
         return all(quiet) and all(graph.settled for graph in self._graphs)
 
+    def stop_trying(self) -> None:
+        """Let every graph that was compiled so far run as it runs now: nothing is tried in calls or compiled behind.
+
+        What was compared is remembered; what was not is tried by later processes. Graphs that are compiled afterwards
+        are tried again. The next calls let go of memory that a comparison had.
+        """
+        for graph in self._graphs:
+            graph.stop_trying()
+        with self._lock:
+            environments = list(self._environments.values())
+        for environment in environments:
+            environment.background.close()
+
     def time_regions(self) -> None:
         """Time the next calls of every region of every graph, for the report."""
         for graph in self._graphs:

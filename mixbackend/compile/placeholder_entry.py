@@ -55,6 +55,10 @@ class PlaceholderEntry(Entry):
         """What runs."""
         return self._champion.program
 
+    def stop_trying(self) -> None:
+        """See ``Entry.stop_trying``."""
+        self._champion.stop_trying()
+
     def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:
         """See ``Entry.bind``."""
         with self._changing:

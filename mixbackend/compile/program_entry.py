@@ -101,6 +101,9 @@ class ProgramEntry(Entry):
         """Whether its program changes by repairs alone."""
         return True
 
+    def stop_trying(self) -> None:
+        """It tries nothing."""
+
     def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:
         """See ``Entry.bind``."""
         while True:

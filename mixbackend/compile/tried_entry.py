@@ -191,6 +191,10 @@ class TriedEntry(PlaceholderEntry):
         """Whether nothing is left to be tried."""
         return self._released or self._live.over
 
+    def stop_trying(self) -> None:
+        """See ``Entry.stop_trying``; the next calls let go of what was compared."""
+        self._live.selection.stop()
+
     # --- as an entry -------------------------------------------------------------------------------------------------
 
     def bind(self, constants: Mapping[str, torch.Tensor], rebind: BackgroundRebind | None = None) -> int:

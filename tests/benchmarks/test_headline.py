@@ -166,6 +166,8 @@ def test_the_page_says_how_many_were_still_trying(stored):
     told = "In 1 of 2 cases ours had settled"
     both = [{**stored[0], "settled": True}, {**stored[1], "settled": False}]
     assert told in page(both, "run it")
+    stopped = page([both[0], {**both[1], "stopped": True}], "run it")
+    assert "in 1 it was stopped trying then, and what ran is what was timed." in stopped
     assert "had settled" not in page([{**record, "settled": True} for record in both], "run it")
 
 

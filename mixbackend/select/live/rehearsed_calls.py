@@ -62,6 +62,9 @@ class RehearsedCalls(LiveCalls):
         elif hold is None and self._looking.acquire(blocking=False):
             try:
                 self._rehearse(values)
+                if not self.selection.trying:
+                    with contextlib.suppress(Exception):
+                        self._stage.end()
             finally:
                 self._looking.release()
         self._follow()
@@ -93,6 +96,3 @@ class RehearsedCalls(LiveCalls):
             self.selection.stop()
         elif error:
             self.selection.withdraw(error)
-        if not self.selection.trying:
-            with contextlib.suppress(Exception):
-                self._stage.end()

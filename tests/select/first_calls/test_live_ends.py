@@ -45,6 +45,32 @@ def begun(mixture: Any) -> tuple[Any, torch.nn.Linear]:
     return compiled, layer
 
 
+def test_what_is_told_to_stop_keeps_what_runs(make_mixture, sleeper):
+    quick = sleeper("quick", 0.0)
+    mixture = make_mixture(sleeper("slow", 0.001), quick)
+    compiled, layer = begun(mixture)
+    mixture.stop_trying()
+    with torch.no_grad():
+        until(mixture.settled, lambda: torch.testing.assert_close(compiled(layer, X), layer(X)), most=5)
+        compiled(layer, X)
+    (graph,) = mixture.report().graphs
+    assert {region.backend for region in graph.plan.regions} == {"slow"}
+    assert graph.selection["trying"] == "", "nothing is compared any more"
+    with torch.no_grad():
+        compiled(torch.nn.Linear(8, 8), X)
+    assert len(quick.compiled) == 1, "nothing is compiled to be tried"
+
+
+def test_graphs_that_are_compiled_after_a_stop_are_tried(make_mixture, sleeper):
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    mixture.stop_trying()
+    with torch.no_grad():
+        compiled = torch.compile(lambda x: (x.exp() + 1.0).relu(), backend=mixture, dynamic=False)
+        settle(mixture, lambda: compiled(X))
+    (graph,) = mixture.report().graphs
+    assert {region.backend for region in graph.plan.regions} == {"quick"}
+
+
 def test_a_graph_whose_weights_are_gone_tries_nothing(make_mixture, sleeper):
     mixture = make_mixture(sleeper("slow", 0.001), sleeper("quick", 0.0))
     compiled, layer = begun(mixture)

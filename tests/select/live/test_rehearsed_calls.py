@@ -125,6 +125,16 @@ def test_the_slower_one_never_runs_a_call_of_the_users() -> None:
     assert bench.longest_s <= LONGEST_S
 
 
+def test_what_is_stopped_lets_go_of_its_recordings_at_the_next_call() -> None:
+    bench = Bench({"first": 0.01, "b1": 0.009})
+    counter = torch.zeros(1)
+    while not bench.turns:
+        bench.calls([counter])
+    bench.calls.selection.stop()
+    bench.calls([counter])
+    assert (bench.released, bench.ended, bench.calls.selection.champion) == (["b1"], 1, 0)
+
+
 def test_what_cannot_be_rehearsed_is_out() -> None:
     bench = Bench({"first": 0.01, "b1": 0.005, "b2": 0.009}, broken=("b1",))
     bench.settle()
