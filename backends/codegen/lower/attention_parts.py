@@ -58,13 +58,14 @@ def attention_in_parts(
     rows, parts = (batch, groups, sympy.Integer(shared)), sympy.Integer(-(-int(positions) // length))
 
     def of_head(tensor: Tensor) -> Tensor:
-        """[batch, 1 of a head, ...] by group and head of it."""
-        sizes = (*rows, tensor.sizes[3] if tensor is query else positions)
+        """[batch, head, 1, ...] by group and head of it."""
+        sizes = (*rows, tensor.sizes[3])
         return Tensor(
             sizes, tensor.dtype, lambda at: tensor.at((at[0], at[1] * shared + at[2], sympy.Integer(0), at[3]))
         )
 
     def of_group(tensor: Tensor) -> Tensor:
+        """[batch, head, ...] by group: its first head has what all of them read."""
         sizes = (batch, groups, *tensor.sizes[2:])
         return Tensor(sizes, tensor.dtype, lambda at: tensor.at((at[0], at[1] * shared, at[2], at[3])))
 
