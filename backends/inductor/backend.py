@@ -35,6 +35,7 @@ from mixbackend.backends.common.writing import refuse_writes
 from mixbackend.backends.inductor.handling import handling_of
 from mixbackend.backends.inductor.rates import FUSED, SHARED_ROWS, inductor_rates
 from mixbackend.backends.inductor.reference import Reference, Strides
+from mixbackend.backends.inductor.refusals import WHOLE, refusal
 from mixbackend.contracts import (
     WRITING,
     Availability,
@@ -55,9 +56,7 @@ from mixbackend.contracts import (
     TensorMeta,
     Traits,
     Unsupported,
-    ValueMeta,
     Verdict,
-    is_symbolic,
     refuse_special,
 )
 from mixbackend.contracts.gpu import gpu_fingerprint
@@ -65,7 +64,6 @@ from mixbackend.contracts.graph import accelerator
 from mixbackend.contracts.torch_compat import (
     LateKernels,
     fresh_fake_mode,
-    inductor_attends_on_processor,
     inductor_compile,
     inductor_entry,
     inductor_load,
@@ -76,14 +74,6 @@ from mixbackend.contracts.torch_compat import (
     kernels_later,
     tracing_apart,
 )
-
-_DTYPES = frozenset(
-    {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16}
-    | {torch.int8, torch.uint8, torch.bool}
-)
-
-_WHOLE = frozenset({"higher_order.flex_attention", "higher_order.flex_attention_backward"})
-"""Operators with subgraphs for which it has kernels: attention with functions of its own."""
 
 
 class InductorBackend(Backend):
@@ -124,7 +114,7 @@ class InductorBackend(Backend):
             decomposition="inductor",
             capturable=True,
             writes_inputs=True,
-            takes_whole=_WHOLE,
+            takes_whole=WHOLE,
             compiles_graphs=True,
             mixes_devices=True,
             exact_input_strides=True,
@@ -138,14 +128,13 @@ class InductorBackend(Backend):
 
     def judge(self, view: OpView) -> Verdict:
         """It takes what it lowers, decomposes or knows how to hand to eager, on strided tensors of ordinary dtypes."""
-        special = refuse_special(view, writes_inputs=True, takes_whole=_WHOLE)
-        special = special or _refuse_attention(view) or _refuse_window(view)
+        special = refuse_special(view, writes_inputs=True, takes_whole=WHOLE)
         if special is not None:
             return special
         if OpTag.STRIDE_SENSITIVE in view.node.tags:
             return Unsupported("layout", f"{view.op} reads memory by position, and decompositions change layouts")
-        return _refuse_values(view, self.device_types) or (
-            Supported() if view.op in WRITING or view.op in _WHOLE else _handling(view.op)
+        return refusal(view, self.device_types) or (
+            Supported() if view.op in WRITING or view.op in WHOLE else _handling(view.op)
         )
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
@@ -256,48 +245,6 @@ def _same_strides(meta: TensorMeta, strides: Sequence[Any]) -> bool:
 
 def _expression(size: Any) -> Any:
     return size.expression if isinstance(size, SymbolicSize) else size
-
-
-def _refuse_values(view: OpView, device_types: frozenset[str]) -> Unsupported | None:
-    """Refuse values that inductor would not compile: odd dtypes, other devices, sizes that depend on data."""
-    metas: list[ValueMeta] = [*(item.meta for item in view.inputs), *view.outputs]
-    for meta in metas:
-        if isinstance(meta, TensorMeta) and meta.dtype not in _DTYPES and not _is_random_state(meta, view):
-            return Unsupported("dtype", f"inductor does not compile {meta.dtype}")
-        if isinstance(meta, TensorMeta) and meta.device.type not in device_types:
-            return Unsupported("device", f"{meta} is not on {', '.join(sorted(device_types))}")
-        sizes = (*meta.shape, *meta.stride) if isinstance(meta, TensorMeta) else (meta,)
-        for size in sizes:
-            if isinstance(size, SymbolicSize) and not size.expression.is_integer:
-                return Unsupported("argument", f"{view.op} reads the symbolic number {size}, which is no integer")
-            if isinstance(size, SymbolicSize) and size.hint is None:
-                return Unsupported("data-dependent", f"size {size} depends on values")
-    return None
-
-
-def _refuse_attention(view: OpView) -> Unsupported | None:
-    """On a processor its attention is for inference, and for CPUs that its template is written for."""
-    if view.op not in _WHOLE or any(meta.device.type != "cpu" for meta in view.input_tensors):
-        return None
-    if view.phase != "inference" or not inductor_attends_on_processor():
-        return Unsupported("declined", "inductor has a kernel for this attention in inference, on CPUs with AVX2")
-    return None
-
-
-def _refuse_window(view: OpView) -> Unsupported | None:
-    """Convolutions whose windows are no numbers: lowering them assumes which of several sizes is larger, and that is no
-    condition on one size, as a region's preconditions are."""
-    if view.op != "aten.convolution.default":
-        return None
-    weight = view.tensor("weight")
-    if weight is None or not any(map(is_symbolic, weight.shape[2:])):
-        return None
-    return Unsupported("dynamic-shape", f"a window of symbolic size, {weight}; needed numbers")
-
-
-def _is_random_state(meta: TensorMeta, view: OpView) -> bool:
-    """The state that attention on a GPU hands from its forward to its backward: passed on, never computed with."""
-    return meta.dtype is torch.uint64 and (view.op_class == "attention" or view.op == "getitem")
 
 
 @functools.cache

@@ -52,13 +52,13 @@ def positions(region: Region, inputs: Sequence[Any]) -> bool:
 
 
 def _like(value: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Values laid out as a tensor is; where elements of it share memory, as the last of them."""
-    copy: torch.Tensor = copy_of(value)
-    return copy.copy_(values) if not _repeats(value) else values.clone()
-
-
-def _repeats(value: torch.Tensor) -> bool:
-    return any(step == 0 and size > 1 for size, step in zip(value.shape, value.stride(), strict=True))
+    """Values laid out as a tensor is; where elements of it share memory, the first of them."""
+    once = value
+    for axis, (size, step) in enumerate(zip(value.shape, value.stride(), strict=True)):
+        if step == 0 and size > 1:
+            once, values = once.narrow(axis, 0, 1), values.narrow(axis, 0, 1)
+    copy: torch.Tensor = copy_of(once)
+    return copy.copy_(values).expand(value.shape)
 
 
 def other_strides(region: Region, inputs: Sequence[Any], way: str) -> list[Any] | None:
