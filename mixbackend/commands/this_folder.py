@@ -14,9 +14,12 @@ from pathlib import Path
 
 @contextmanager
 def modules_of_this_folder() -> Iterator[None]:
-    """Import from the current folder first, as ``python -m`` does."""
+    """Import from the current folder, too: what is installed, Python's own modules say, is found before."""
     folder = str(Path.cwd())
-    sys.path.insert(0, folder)
+    if folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
     try:
         yield
     finally:

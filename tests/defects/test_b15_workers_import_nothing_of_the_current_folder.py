@@ -3,14 +3,17 @@ neither tuning nor calibration nor building."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from mixbackend.backends.common.python_process import module_command
+from mixbackend.commands.this_folder import modules_of_this_folder
 from mixbackend.host.processes import Worker
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +51,19 @@ def test_a_worker_finds_pythons_own_modules(library: str) -> None:
     worker.close()
     assert answer["status"] == "pass", answer
     assert (answer["line"], answer["arguments"]) == ("a request\n", [])
+    assert "current" not in Path(answer["random"]).parts
+
+
+def test_a_command_that_looks_into_the_current_folder_does_so_last(library: str) -> None:
+    before = list(sys.path)
+    with modules_of_this_folder():
+        assert sys.path == [*before, str(Path.cwd())]
+        path = os.pathsep.join([library, *filter(None, sys.path)])
+    assert sys.path == before
+    worker = Worker(Request(), "answers", variables={"PYTHONPATH": path})
+    answer = worker.answer(60)
+    worker.close()
+    assert answer["status"] == "pass", answer
     assert "current" not in Path(answer["random"]).parts
 
 
