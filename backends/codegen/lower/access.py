@@ -15,8 +15,9 @@ from typing import Any
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.indices import index_symbol
+from mixbackend.backends.codegen.ir.indices import index_symbol, substitute
 from mixbackend.backends.codegen.ir.scalar import Bindings, Constant, Expr, IndexValue, Load, apply, needed
+from mixbackend.backends.codegen.ir.stages import Map
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.rules import RefusedError
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -54,6 +55,17 @@ def load(
     element = tensor.at(tuple(map(sympy.sympify, index)))
     assert isinstance(element, Load), "a masked or bound read needs an addressable tensor"
     return replace(element, bindings=needed(bindings, element.index), mask=mask, other=other)
+
+
+def read_through(lowering: Lowering, stage: Map, element: Load, source: Load) -> Load:
+    """What a stage reads to make an element of its target.
+
+    Args:
+        element: of the target.
+        source: what the stage reads, in terms of its loops.
+    """
+    places = {loop.index: part for loop, part in zip(stage.loops, element.index, strict=True)}
+    return replace(source, index=tuple(substitute(part, places, lowering.ranges) for part in source.index))
 
 
 def integer(value: Any) -> Expr:

@@ -17,10 +17,10 @@ import math
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr
 from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower import view
-from mixbackend.backends.codegen.lower.attention_parts import attention_in_parts
+from mixbackend.backends.codegen.lower.attention_parts import attention_in_parts, exponential_beside, share_of
 from mixbackend.backends.codegen.lower.axes import axes_of, fold
 from mixbackend.backends.codegen.lower.broadcast import read
 from mixbackend.backends.codegen.lower.lowering import Lowering
@@ -110,12 +110,9 @@ def _one_row(
     scores = lowering.map(dots.sizes, torch.float32, score)
     keys = axes_of(scores, 2)
     (largest,) = fold(lowering, "max", keys, scores.at, (torch.float32,))
-    lowest = Constant(torch.float32, -math.inf)
 
     def exponential(index: Index) -> Expr:
-        own = largest.at(keys.keep(index))
-        finite = apply("where", apply("eq", own, lowest), Constant(torch.float32, 0.0), own)
-        return apply("exp", scores.at(index) - finite)
+        return exponential_beside(scores.at(index), largest.at(keys.keep(index)))
 
     shares = lowering.map(scores.sizes, torch.float32, exponential)
     (total,) = fold(lowering, "sum", keys, shares.at, (torch.float32,))
@@ -127,9 +124,7 @@ def _one_row(
     (sums,) = lowering.reduce("sum", (*rows, value.sizes[3]), key.sizes[2:3], weighted, (torch.float32,))
 
     def output(index: Index) -> Expr:
-        own, weight = sums.at((*index[:2], index[3])), total.at(index[:2])
-        nothing = apply("eq", weight, Constant(torch.float32, 0.0))
-        return apply("where", nothing, Constant(torch.float32, 0.0), own / weight)
+        return share_of(sums.at((*index[:2], index[3])), total.at(index[:2]))
 
     return lowering.map((batch, heads, 1, value.sizes[3]), query.dtype, output)
 

@@ -14,12 +14,12 @@ import math
 import sympy
 import torch
 
-from mixbackend.backends.codegen.ir.grammar import all_index_expressions
-from mixbackend.backends.codegen.ir.indices import FloorDiv, floor_div, modulo, substitute
-from mixbackend.backends.codegen.ir.scalar import Constant, Expr, Load, apply
+from mixbackend.backends.codegen.ir.indices import FloorDiv, floor_div, modulo
+from mixbackend.backends.codegen.ir.scalar import Constant, Expr, apply, is_element
 from mixbackend.backends.codegen.ir.stages import Map
 from mixbackend.backends.codegen.ir.templates import ATTENTION_PARTS
 from mixbackend.backends.codegen.lower import view
+from mixbackend.backends.codegen.lower.access import read_through
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
 
@@ -95,14 +95,10 @@ def _joined(lowering: Lowering, sums: Tensor, largest: Tensor, total: Tensor) ->
     """What the parts are together. Each element looks for the largest score itself: one kernel then does it all."""
     *rows, parts, depth = sums.sizes
     sizes, inside = (*rows, depth), (parts,)
-    zero = Constant(torch.float32, 0.0)
     (highest,) = lowering.reduce("max", sizes, inside, lambda at, part: largest.at((*at[:3], *part)), (torch.float32,))
 
     def weight(at: Index, part: Index) -> Expr:
-        own = highest.at(at)
-        finite = apply("where", apply("eq", own, Constant(torch.float32, -math.inf)), zero, own)
-        other = largest.at((*at[:3], *part))
-        return apply("exp", other - finite)
+        return exponential_beside(largest.at((*at[:3], *part)), highest.at(at))
 
     (whole,) = lowering.reduce(
         "sum", sizes, inside, lambda at, part: weight(at, part) * total.at((*at[:3], *part)), (torch.float32,)
@@ -111,11 +107,19 @@ def _joined(lowering: Lowering, sums: Tensor, largest: Tensor, total: Tensor) ->
         "sum", sizes, inside, lambda at, part: weight(at, part) * sums.at((*at[:3], *part, at[3])), (torch.float32,)
     )
 
-    def share(at: Index) -> Expr:
-        own = whole.at(at)
-        return apply("where", apply("eq", own, zero), zero, joined.at(at) / own)
+    return lowering.map(sizes, torch.float32, lambda at: share_of(joined.at(at), whole.at(at)))
 
-    return lowering.map(sizes, torch.float32, share)
+
+def exponential_beside(score: Expr, largest: Expr) -> Expr:
+    """``exp(score - largest)``, beside 0 where the largest score is minus infinity."""
+    lowest, zero = Constant(torch.float32, -math.inf), Constant(torch.float32, 0.0)
+    return apply("exp", score - apply("where", apply("eq", largest, lowest), zero, largest))
+
+
+def share_of(sums: Expr, total: Expr) -> Expr:
+    """``sums / total``; 0 where the total is."""
+    zero = Constant(torch.float32, 0.0)
+    return apply("where", apply("eq", total, zero), zero, sums / total)
 
 
 def _shared(lowering: Lowering, tensor: Tensor) -> int:
@@ -123,17 +127,11 @@ def _shared(lowering: Lowering, tensor: Tensor) -> int:
     made = {stage.target: stage for stage in lowering.stages if isinstance(stage, Map)}
     loops = lowering.loops(tensor.sizes)
     value = tensor.at(tuple(loop.index for loop in loops))
-    while isinstance(value, Load) and value.mask is None and not value.bindings and value.tensor in made:
-        stage = made[value.tensor]
-        if not isinstance(stage.value, Load):
-            break
-        places = {loop.index: part for loop, part in zip(stage.loops, value.index, strict=True)}
-        inner = stage.value
-        value = Load(
-            inner.dtype, inner.tensor, tuple(substitute(part, places, lowering.ranges) for part in inner.index)
-        )
+    while is_element(value) and value.tensor in made and is_element(source := made[value.tensor].value):
+        value = read_through(lowering, made[value.tensor], value, source)
     head = loops[1].index
-    index = list(all_index_expressions(value)) if isinstance(value, Load) else []
+    # A mask, or an index that values decide, may differ from head to head.
+    index = value.index if is_element(value) else ()
     divisors = {item.args[1] for part in index for item in part.atoms(FloorDiv) if item.args[0] == head}
     if len(divisors) != 1 or not (divisor := next(iter(divisors))).is_Integer:
         return 1

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import sympy
 
-from mixbackend.backends.codegen.ir.indices import substitute
-from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, compute_dtype
+from mixbackend.backends.codegen.ir.scalar import Apply, Constant, Expr, Load, compute_dtype, is_element
 from mixbackend.backends.codegen.ir.stages import Map
 from mixbackend.backends.codegen.ir.templates import ATTENTION
 from mixbackend.backends.codegen.lower import view as views
+from mixbackend.backends.codegen.lower.access import read_through
 from mixbackend.backends.codegen.lower.lowering import Lowering
 from mixbackend.backends.codegen.lower.sizes import import_size
 from mixbackend.backends.codegen.lower.tensor import Index, Tensor
@@ -114,13 +114,12 @@ def _without_factor(lowering: Lowering, tensor: Tensor) -> tuple[Tensor, float]:
 
     def followed(index: Index) -> tuple[Expr, float]:
         value, factor = tensor.at(index), 1.0
-        while isinstance(value, Load) and value.mask is None and not value.bindings and value.tensor in made:
+        while is_element(value) and value.tensor in made:
             stage = made[value.tensor]
             source, number = _multiple(stage.value)
             if source is None or lowering.types[source.tensor].dtype != tensor.dtype:
                 break
-            places = {loop.index: part for loop, part in zip(stage.loops, value.index, strict=True)}
-            value = replace(source, index=tuple(substitute(part, places, lowering.ranges) for part in source.index))
+            value = read_through(lowering, stage, value, source)
             factor *= number
         return value, factor
 

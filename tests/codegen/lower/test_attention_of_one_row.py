@@ -86,6 +86,19 @@ def test_heads_that_share_keys_read_one_copy() -> None:
     assert int(graph.workspace_bytes) < 2 * HEADS * KEYS * WIDTH * 2
 
 
+def test_heads_that_only_mostly_share_keys_read_their_own() -> None:
+    """Behind the fourth head there are zeros, in the middle of what would be the second group."""
+    query, key, value, _ = inputs(torch.float32, 3)
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(shared_heads(x, 3)[:, :4], (0, 0, 0, 0, 0, 2)).clone()
+
+    region = region_of(lambda q, k, v: efficient(q, padded(k), padded(v), None, scale=0.3), [query, key, value])
+    (result,) = interpret_stages(lower_region(region), arguments(region, [query, key, value]))
+    exact = F.scaled_dot_product_attention(query, padded(key), padded(value), scale=0.3)
+    torch.testing.assert_close(result, exact)
+
+
 def test_a_row_that_sees_no_key_gives_zeros() -> None:
     query, key, value, _ = inputs(torch.float32)
     mask = torch.full((2, HEADS, 1, KEYS), -math.inf)
