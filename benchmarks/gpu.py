@@ -76,8 +76,8 @@ def visible_gpus() -> tuple[str, ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="whole models on a GPU, side by side")
     parser.add_argument("--output", type=Path, default=Path("gpu.jsonl"), help="results so far and to come")
-    parser.add_argument("--rows", type=_names(ROWS), default=list(ROWS), help="names with commas between")
-    parser.add_argument("--ways", type=_names(WAYS), default=list(DEFAULT_WAYS), help="names with commas between")
+    parser.add_argument("--rows", type=names_of(ROWS), default=list(ROWS), help="names with commas between")
+    parser.add_argument("--ways", type=names_of(WAYS), default=list(DEFAULT_WAYS), help="names with commas between")
     parser.add_argument("--minutes", type=float, default=9.0, help="no row is begun that cannot end by then")
     parser.add_argument("--least", type=float, default=45.0, help="no row is begun with less seconds left")
     parser.add_argument("--timeout", type=float, default=200.0, help="seconds for a row to be ready")
@@ -88,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(known: Iterable[str]) -> Any:
+def names_of(known: Iterable[str]) -> Any:
+    """Reads names with commas between off a command line."""
     allowed = list(known)
 
     def parse(text: str) -> list[str]:
@@ -139,10 +140,17 @@ def _cells(record: Part, ways: Sequence[str]) -> list[str]:
 
 def _gain(record: Part, kind: str) -> float:
     """Inductor's time over ours; 0 where one of them is not known."""
-    pairs = {"same": (["inductor"], ["ours"]), "graphs": (["inductor-graphs"], ["ours-graphs"])}
-    all_of = ([way for way in WAYS if way.startswith("inductor")], [way for way in WAYS if way.startswith("ours")])
-    theirs, mine = (_best(record, names) for names in pairs.get(kind, all_of))
+    pairs = {"same": ("inductor", "ours"), "graphs": ("inductor-graphs", "ours-graphs")}
+    if kind in pairs:
+        theirs, mine = (_best(record, [way]) for way in pairs[kind])
+    else:
+        theirs, mine = (best_of(record, side) for side in ("inductor", "ours"))
     return theirs / mine if theirs and mine else 0.0
+
+
+def best_of(record: Part, side: str) -> float:
+    """Milliseconds of the quickest way of ``inductor`` or of ``ours``; 0 where none is known."""
+    return _best(record, [way for way in WAYS if way.startswith(side)])
 
 
 def _best(record: Part, ways: Iterable[str]) -> float:

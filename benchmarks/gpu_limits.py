@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +29,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 
+from mixbackend.benchmarks.gpu import best_of, names_of
 from mixbackend.benchmarks.gpu_models import ROWS, GpuRow, Phase
 from mixbackend.benchmarks.models.trees import tensors_in
-from mixbackend.benchmarks.row_records import merged, read
+from mixbackend.benchmarks.row_records import Part, merged, read
 from mixbackend.contracts.torch_compat import EveryOperator
 
 aten = torch.ops.aten
@@ -171,22 +171,21 @@ class Limit:
 def limit_of(row: GpuRow, rates: Rates) -> Limit:
     """The limit of one row."""
     work = work_of(row)
-    by_kind: Counter[str] = Counter()
+    by_kind: dict[str, float] = {}
     for item in work:
-        by_kind[item.kind] += 1e3 * rates.seconds(item)  # type: ignore[assignment] # torch's own use of counters
+        by_kind[item.kind] = by_kind.get(item.kind, 0.0) + 1e3 * rates.seconds(item)
     memory = (rates.seconds(item) for item in work if item.bytes / rates.bytes > item.flops / rates.flops)
     arithmetic_ms = 1e3 * sum(item.flops for item in work) / rates.flops
-    return Limit(row.name, row.phase, arithmetic_ms, sum(by_kind.values()), 1e3 * sum(memory), dict(by_kind))
+    return Limit(row.name, row.phase, arithmetic_ms, sum(by_kind.values()), 1e3 * sum(memory), by_kind)
 
 
-def table(limits: Sequence[Limit], measured: Mapping[str, Mapping[str, Any]]) -> str:
+def table(limits: Sequence[Limit], measured: Mapping[str, Part]) -> str:
     """In Markdown; ``measured`` has the records of ``gpu`` by row."""
     kinds = [kind for kind in KINDS if any(kind in item.by_kind for item in limits)]
     head = ["row", "arithmetic", "limit", "waits for memory", *kinds, "ours", "ours over limit", "inductor over limit"]
     lines = [head, ["---"] * len(head)]
     for item in limits:
-        ways = measured.get(item.row, {}).get("ways", {})
-        mine, theirs = (_best(ways, side) for side in ("ours", "inductor"))
+        mine, theirs = (best_of(measured.get(item.row, {"ways": {}}), side) for side in ("ours", "inductor"))
         times = [
             item.arithmetic_ms,
             item.least_ms,
@@ -198,21 +197,17 @@ def table(limits: Sequence[Limit], measured: Mapping[str, Mapping[str, Any]]) ->
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _best(ways: Mapping[str, Mapping[str, float]], side: str) -> float:
-    return min((found["ms"] for way, found in ways.items() if way.startswith(side) and "ms" in found), default=0.0)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description="least milliseconds of whole models on a GPU")
     parser.add_argument("--tflops", type=float, required=True, help="of a large product in 16 bits")
     parser.add_argument("--tb-per-s", type=float, required=True, help="of a copy, read and written")
-    parser.add_argument("--rows", default=",".join(ROWS), help="names with commas between")
+    parser.add_argument("--rows", type=names_of(ROWS), default=list(ROWS), help="names with commas between")
     parser.add_argument("--measured", type=Path, help="what mixbackend.benchmarks.gpu wrote")
     given = parser.parse_args(arguments)
     rates = Rates(1e12 * given.tflops, 1e12 * given.tb_per_s)
     measured = merged(read(given.measured)) if given.measured else {}
-    print(table([limit_of(ROWS[name], rates) for name in given.rows.split(",")], measured))
+    print(table([limit_of(ROWS[name], rates) for name in given.rows], measured))
     return 0
 
 

@@ -21,7 +21,7 @@ DTYPES = frozenset(
 WHOLE = frozenset({"higher_order.flex_attention", "higher_order.flex_attention_backward"})
 """Operators with subgraphs for which it has kernels: attention with functions of its own."""
 
-_NEED_NUMBERS: Mapping[str, str] = {
+_KNOWN_SIZES: Mapping[str, str] = {
     "aten.slice_scatter.default": "it assumes where the slice ends",
     "aten.std_mean.correction": "of nothing it gives a number where eager gives NaN",
     "aten.var_mean.correction": "of nothing it gives a number where eager gives NaN",
@@ -37,7 +37,7 @@ def refusal(view: OpView, device_types: frozenset[str]) -> Unsupported | None:
     return (
         _refuse_attention(view)
         or _refuse_window(view)
-        or _refuse_symbols(view)
+        or _refuse_sizes(view)
         or _refuse_statistics(view)
         or _refuse_bytes(view)
         or _refuse_values(view, device_types)
@@ -81,8 +81,8 @@ def _refuse_window(view: OpView) -> Unsupported | None:
     return Unsupported("dynamic-shape", f"a window of symbolic size, {weight}; needed numbers")
 
 
-def _refuse_symbols(view: OpView) -> Unsupported | None:
-    why = _NEED_NUMBERS.get(view.op)
+def _refuse_sizes(view: OpView) -> Unsupported | None:
+    why = _KNOWN_SIZES.get(view.op)
     if why is None or not any(is_symbolic(size) or size == 0 for meta in view.input_tensors for size in meta.shape):
         return None
     return Unsupported("dynamic-shape", f"{view.op} of symbolic sizes, or of nothing: {why}")

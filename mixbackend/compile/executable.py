@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -318,19 +318,20 @@ class Executable:
 
     def stop_trying(self) -> None:
         """Its calls, and those of its bodies, try no other programs from now on."""
-        for row in self._rows:
-            for entry in row.built:
-                entry.stop_trying()
-        for body in self.bodies:
-            body.stop_trying()
+        for entry in self._entries():
+            entry.stop_trying()
 
     def time_regions(self) -> None:
         """Time the next calls of every region, for ``records``."""
+        for entry in self._entries():
+            entry.time_regions()
+
+    def _entries(self) -> Iterator[Entry]:
+        """What is built of it, and of its bodies."""
         for row in self._rows:
-            for entry in row.built:
-                entry.time_regions()
+            yield from row.built
         for body in self.bodies:
-            body.time_regions()
+            yield from body._entries()
 
     def _emit(self, kind: Any, detail: str) -> None:
         self._environment.events.append(Event(kind, self.id, "", "", detail))

@@ -25,7 +25,7 @@ import torch.fx
 
 from mixbackend.contracts import OpTag
 from mixbackend.contracts.describe_op import describe_op
-from mixbackend.graph.constants.known_values import LIFTED, LIKES, held_tensor
+from mixbackend.graph.constants.known_values import LIFTED, LIKES, held_tensor, origin_of
 
 aten = torch.ops.aten
 _FILLED = aten.full.default
@@ -202,7 +202,7 @@ def _positions_moved(node: torch.fx.Node) -> int:
     indexed = node.args[0].meta["val"]  # type: ignore[union-attr]
     positions: list[Any] = list(node.args[1])  # type: ignore[arg-type]
     for place, item in enumerate(positions):
-        if item is None or not _is_lifted(item) or item.meta["val"].dtype == torch.bool:
+        if item is None or origin_of(item).target is not LIFTED or item.meta["val"].dtype == torch.bool:
             continue
         if item.meta["val"].device == indexed.device:
             continue
@@ -215,12 +215,6 @@ def _positions_moved(node: torch.fx.Node) -> int:
     if moved:
         node.update_arg(1, positions)
     return moved
-
-
-def _is_lifted(node: torch.fx.Node) -> bool:
-    while node.target in LIKES:
-        node = node.all_input_nodes[0]
-    return node.target is LIFTED
 
 
 def _is_held_by(number: float, dtype: torch.dtype) -> bool:

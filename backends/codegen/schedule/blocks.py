@@ -19,9 +19,9 @@ import sympy
 
 from mixbackend.backends.codegen.ir.grammar import loops_of, rewrite, walk
 from mixbackend.backends.codegen.ir.indices import flatten
-from mixbackend.backends.codegen.ir.kernel import AnyKernel, Carry, Kernel, KernelLoop, Let, Nest, Store
+from mixbackend.backends.codegen.ir.kernel import Carry, Kernel, KernelLoop, Let, Nest, Store
 from mixbackend.backends.codegen.ir.scalar import Expr, Local, Read
-from mixbackend.backends.codegen.ir.stages import Scatter, Stage, Template
+from mixbackend.backends.codegen.ir.stages import Scatter, Stage
 from mixbackend.backends.codegen.schedule.build import share
 from mixbackend.backends.codegen.schedule.collapse import collapse_loops, drop_single_points
 from mixbackend.backends.codegen.schedule.draft import Draft, accesses_of, has_carry, nest_accesses
@@ -33,7 +33,6 @@ from mixbackend.backends.codegen.schedule.loop_order import order_nest, order_ou
 from mixbackend.backends.codegen.schedule.nests import merge_nests
 from mixbackend.backends.codegen.schedule.rewrite import with_indices
 from mixbackend.backends.codegen.schedule.statements import draft_of
-from mixbackend.backends.codegen.schedule.templates import template_kernel
 from mixbackend.backends.codegen.schedule.tiles import raise_loops
 from mixbackend.backends.codegen.targets.target import Blocks, TargetTraits
 
@@ -47,7 +46,7 @@ def build_blocks(
     traits: TargetTraits,
     hints: Hints,
     overwritten: Collection[str] = (),
-) -> tuple[AnyKernel, ...]:
+) -> tuple[Kernel, ...]:
     """Decide how a group runs.
 
     Args:
@@ -58,9 +57,6 @@ def build_blocks(
         overwritten: inputs that the program writes into.
     """
     assert traits.blocks is not None
-    first = group.stages[0]
-    if isinstance(first, Template):
-        return (template_kernel(first, layouts),)
     whole = _together(group, layouts, traits.blocks, hints, overwritten)
     if whole is not None:
         return (_finished(whole, traits, frozenset()),)

@@ -13,8 +13,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from mixbackend.backends.codegen.ir.kernel import AnyKernel, Nest
-from mixbackend.backends.codegen.ir.stages import Template
+from mixbackend.backends.codegen.ir.kernel import Kernel, Nest
 from mixbackend.backends.codegen.schedule.collapse import collapse_loops, collapse_nest, drop_single_points
 from mixbackend.backends.codegen.schedule.draft import Draft
 from mixbackend.backends.codegen.schedule.finished import collect_strides, kernel_of
@@ -27,14 +26,13 @@ from mixbackend.backends.codegen.schedule.nests import merge_nests
 from mixbackend.backends.codegen.schedule.parallel_nest_fusion import fuse_flat_nests, fuse_parallel_nests
 from mixbackend.backends.codegen.schedule.sharing import share_common
 from mixbackend.backends.codegen.schedule.statements import draft_of
-from mixbackend.backends.codegen.schedule.templates import template_kernel
 from mixbackend.backends.codegen.schedule.tiles import raise_loops, tile_loops
 from mixbackend.backends.codegen.schedule.vectorize import Costs, vector_of, with_vector
 from mixbackend.backends.codegen.schedule.window_unrolling import unroll_windows
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
 
-def build_kernel(group: Group, layouts: Mapping[str, Layout], traits: TargetTraits, hints: Hints) -> AnyKernel:
+def build_kernel(group: Group, layouts: Mapping[str, Layout], traits: TargetTraits, hints: Hints) -> Kernel:
     """Decide how a group runs.
 
     Args:
@@ -46,9 +44,6 @@ def build_kernel(group: Group, layouts: Mapping[str, Layout], traits: TargetTrai
     Raises:
         ValueError: the group breaks its invariants.
     """
-    first = group.stages[0]
-    if isinstance(first, Template):
-        return template_kernel(first, layouts)
     draft = forward_values(merge_nests(drop_single_points(draft_of(group, layouts))))
     draft = arrange(draft, traits, hints)
     return kernel_of(collect_strides(share(draft)), traits)

@@ -12,7 +12,7 @@ import sympy
 
 from mixbackend.backends.codegen.ir.kernel import AnyKernel
 from mixbackend.backends.codegen.ir.program import Program
-from mixbackend.backends.codegen.ir.stages import GraphOutput, Stage, StageGraph, StridedInput, destinations
+from mixbackend.backends.codegen.ir.stages import GraphOutput, Stage, StageGraph, StridedInput, Template, destinations
 from mixbackend.backends.codegen.ir.templates import PRODUCT
 from mixbackend.backends.codegen.schedule.assemble import assemble
 from mixbackend.backends.codegen.schedule.blocks import build_blocks
@@ -32,6 +32,7 @@ from mixbackend.backends.codegen.schedule.simplify import simplify
 from mixbackend.backends.codegen.schedule.single_rows import sum_single_rows
 from mixbackend.backends.codegen.schedule.split import split_reductions
 from mixbackend.backends.codegen.schedule.split_loops import split_loops
+from mixbackend.backends.codegen.schedule.templates import template_kernel
 from mixbackend.backends.codegen.schedule.write_inputs import place_writes
 from mixbackend.backends.codegen.targets.target import TargetTraits
 
@@ -84,6 +85,9 @@ def _kernels(
     group: Group, layouts: Mapping[str, Layout], overwritten: Collection[str], traits: TargetTraits, hints: Hints
 ) -> tuple[AnyKernel, ...]:
     """One kernel of loops and vectors; of blocks as many as the threads of all blocks have to wait for each other."""
+    first = group.stages[0]
+    if isinstance(first, Template):
+        return (template_kernel(first, layouts),)
     if traits.blocks is None:
         return (build_kernel(group, layouts, traits, hints),)
     return build_blocks(group, layouts, traits, hints, overwritten)

@@ -154,10 +154,16 @@ def _borders(graph_module: torch.fx.GraphModule, known: list[Node]) -> list[Node
     return [node for node in found if node not in shared]
 
 
-def _is_computed(node: Node) -> bool:
-    """Whether it is more than a constant as the code states it, or a copy of such."""
+def origin_of(node: Node) -> Node:
+    """What made a value, behind operators that hand it on."""
     while node.target in LIKES:
         node = node.all_input_nodes[0]
+    return node
+
+
+def _is_computed(node: Node) -> bool:
+    """Whether it is more than a constant as the code states it, or a copy of such."""
+    node = origin_of(node)
     return node.target is not LIFTED and bool(node.all_input_nodes)
 
 

@@ -145,7 +145,6 @@ class _AttentionParts:
         yield f"score = tl.sum(keys * query{head}[None, :], 1) * {self._scale!r}"
         if self._mask is not None:
             place = _place(self._mask, "batch", "group", head, "position")
-            # What does not vary along the positions is one number.
             yield f"score = score + tl.load({place}{_guard(inside)}).to(tl.float32)"
         if inside:
             yield 'score = tl.where(inside, score, float("-inf"))'
