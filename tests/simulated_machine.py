@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from mixbackend.host.warm_up import WarmUp
 from mixbackend.plan.choice import Choice
 from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.select.live.arbiter import Arbiter
@@ -41,6 +42,7 @@ class Machine:
     known: Decision = UNTUNED
     arbiter: Arbiter = field(default_factory=Arbiter)
     overlaps: Overlaps = field(default_factory=Overlaps)
+    warm_up: WarmUp = field(default_factory=WarmUp)
     now: float = 100.0
     fails: Callable[[Ticket], str] = lambda ticket: ""
     gap_after: Callable[[int], float] = lambda contender: 0.0
@@ -58,7 +60,8 @@ class Machine:
         others = self.known.waiting or [
             challenger(f"b{number}", seconds, build_s=number) for number, seconds in enumerate(estimates) if number
         ]
-        self.selection = Selection(estimates[0], others, self.arbiter, self.overlaps, self.now, known=self.known)
+        of_process = self.arbiter, self.overlaps, self.now
+        self.selection = Selection(estimates[0], others, *of_process, known=self.known, warm_up=self.warm_up)
 
     def call(self) -> int:
         """One call of the user's, and the building that follows where it is wanted; who ran it."""

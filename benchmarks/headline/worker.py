@@ -4,8 +4,8 @@ Place: started by ``run`` with the case, the device, turns and seconds to settle
 the case's record (``row_records``): what is expected, each way once it is compiled and judged, that all are ready;
 after a line on standard input, when nobody else is at work, the times.
 Method: eager's two runs and float64 say what is right; every way has a copy of the module, makes the calls that are
-judged by upstream's rule, and is then timed on it as it is. Ways of ours are called until they try no other plans any
-more, or for so many seconds, and are stopped trying then. Then all ways take turns, each a block of calls between two
+judged by upstream's rule, and is then timed on it as it is. Ways of ours are warmed up (``Mixture.warm_up``), for so
+many seconds at most. Then all ways take turns, each a block of calls between two
 marks of the GPU.
 What is timed is the whole step: forward, in training with loss and backward, in training mode; gradients begin as
 ``None``. Compiled is the forward with the loss. TF32 is off. A way that is wrong keeps its times and its verdict.
@@ -79,12 +79,12 @@ def main(name: str, device: str, turns: int, settle_s: float) -> None:
                 ready[way] = call
             tell({"ways": {way: found}})
         ours = [ready[way] for way, (backend, _) in WAYS.items() if backend == MIXTURE and way in ready]
-        settled = settle(lambda: [call() for call in ours], settle_s) is not None
-        if not settled:
-            for mixture in all_mixtures():
-                mixture.stop_trying()
-            settle(lambda: [call() for call in ours], _LETTING_GO_S)
-        tell({"settled": settled, "stopped": not settled, READY: True})
+        begin, settled = time.perf_counter(), True
+        for mixture in all_mixtures():
+            settled = mixture.warm_up(lambda: [call() for call in ours], settle_s) and settled
+        settle(lambda: [call() for call in ours], _LETTING_GO_S)
+        took_s = round(time.perf_counter() - begin, 2)
+        tell({"settled": settled, "stopped": not settled, "warm_up_s": took_s, READY: True})
         sys.stdin.readline()
         watch = seconds_by_marks if device == "cuda" else _seconds_by_clock
         times = {way: quartiles(samples) for way, samples in timed_in_turns(ready, turns, watch).items()}

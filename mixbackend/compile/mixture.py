@@ -39,6 +39,7 @@ from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.traced import Traced
 from mixbackend.host.full_collections import full_collections_later
+from mixbackend.host.warm_up import WarmUp
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.joint_decision import JointDecision
 from mixbackend.plan.rematerialization import joint_key, mark_as_decided
@@ -79,6 +80,7 @@ class Mixture:
         self._environments: dict[tuple[Config, bool], Environment] = {}
         self._graphs = CompiledGraphs()
         self._joint_decisions: dict[str, JointDecision] = {}
+        self._warm_up = WarmUp()
         if torch.cuda.is_available() and not remembers(config.cache.dir):
             expect_kernels()
 
@@ -220,6 +222,33 @@ class Mixture:
         quiet = [item.background.settled(max(0.0, end - time.monotonic())) for item in environments]
         return all(quiet) and all(graph.settled for graph in self._graphs)
 
+    def warm_up(self, call: Callable[[], object], longest_s: float = 60.0) -> bool:
+        """Call until every graph runs what is fastest here, or the time is over; then ``stop_trying``.
+
+        For what happens before users come: these calls may be trying altogether (in others it is 5% of their time), and
+        workers may have half of the cores meanwhile. ``background.budget_s`` holds.
+
+        Args:
+            call: one call of what was compiled, or several that belong together, with inputs like those to come. The
+                first may compile it. What it changes is changed.
+            longest_s: seconds after which no further call is made.
+
+        Returns:
+            Whether everything was tried.
+
+        Raises:
+            Exception: what a call raised.
+        """
+        end = time.monotonic() + longest_s
+        try:
+            with self._warm_up.opened():
+                call()
+                while not self.settled() and time.monotonic() < end:
+                    call()
+            return self.settled()
+        finally:
+            self.stop_trying()
+
     def stop_trying(self) -> None:
         """Let every graph that was compiled so far run as it runs now: nothing is tried in calls or compiled behind.
 
@@ -278,7 +307,7 @@ class Mixture:
         """What graphs of a configuration share; the same at every call, until ``reset``."""
         with self._lock:
             if (config, records) not in self._environments:
-                self._environments[config, records] = open_environment(config, records)
+                self._environments[config, records] = open_environment(config, records, warm_up=self._warm_up)
             return self._environments[config, records]
 
 

@@ -20,6 +20,7 @@ from mixbackend.execute.failures import Failures
 from mixbackend.host.background import Background
 from mixbackend.host.debug import DebugSettings, Fuel
 from mixbackend.host.memory import keep_freed_memory
+from mixbackend.host.warm_up import WarmUp
 from mixbackend.plan.environment import Environment
 from mixbackend.plan.planner import Planner
 from mixbackend.plan.stored_plans import StoredPlans
@@ -36,6 +37,7 @@ def open_environment(
     only_reads: bool = False,
     found: registry.Resolution | None = None,
     kind: type[Storage] = Storage,
+    warm_up: WarmUp | None = None,
 ) -> Environment:
     """Make what the graphs of a configuration share; nothing on disk is opened yet.
 
@@ -45,6 +47,7 @@ def open_environment(
         only_reads: whether the database is only read, as in a process that may be stopped at any moment.
         found: the backends, where they are not those that the configuration names.
         kind: of what is kept on disk.
+        warm_up: while it goes on, trying is free.
 
     Raises:
         UnknownBackendError, BackendUnavailableError: as ``registry.resolve``.
@@ -88,7 +91,7 @@ def open_environment(
         failures,
         CompileCache(reference, fingerprints, storage, failures, events, Fuel(debug.fuel)),
         lock,
-        Background(config.background_limits(), lambda: storage.builder_lock),
+        Background(config.background_limits(), lambda: storage.builder_lock, warm_up=warm_up),
     )
 
 

@@ -85,7 +85,8 @@ class TriedEntry(PlaceholderEntry):
         watch = None if device is None else GpuWatch(device)
         known = champion.program.proposal.decision
         of_process = arbiter(), overlaps(), clock()
-        selection = Selection(estimated_s, challengers, *of_process, queued=watch is not None, known=known)
+        warm_up = self._environment.background.warm_up
+        selection = Selection(estimated_s, challengers, *of_process, watch is not None, known, warm_up)
         self._phase = champion.graph.phase
         now = partial(situation, of_backward=self._phase == "backward")
         sizes_of = row.sized.size_of_call()

@@ -3,7 +3,8 @@
 Place: the door to ``behind_governor`` and its workers; whoever has something to prepare for later calls gives it here.
 Input: jobs as values, and what the calls of their entries came to. Output: answers, when somebody asks for them.
 Invariants: no thread of this process works or wakes up for it, and no question waits: what runs here is a write to a
-pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it. A fork
+pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it, but in a
+warm-up, where workers have half of the cores, and of the budget what they need. A fork
 has nothing behind; it may give jobs of its own. A governor knows what was used of the budget, so it stays: the end of
 the process kills it and what is behind it, and waits at most a fifth of a second for that. Ctrl-C ends the user's call
 alone. Nothing is unpickled.
@@ -26,6 +27,7 @@ from mixbackend.backends.common import forks
 from mixbackend.host.behind_budget import Figures, Limits
 from mixbackend.host.behind_connection import GovernorProcess, Pipe
 from mixbackend.host.behind_orders import UNPAID
+from mixbackend.host.warm_up import WarmUp
 
 SWITCH = "MIXBACKEND_BACKGROUND"
 """Set to ``off`` or ``0``, this environment variable forbids work behind, whatever the configuration says."""
@@ -104,6 +106,7 @@ class Background:
             job begins.
         start: starts a governor.
         clock: seconds.
+        warm_up: while it goes on, nothing has to be paid for.
     """
 
     def __init__(
@@ -112,7 +115,9 @@ class Background:
         lock: Callable[[], Path],
         start: Callable[[Limits, Path], Pipe] = GovernorProcess,
         clock: Callable[[], float] = time.monotonic,
+        warm_up: WarmUp | None = None,
     ) -> None:
+        self.warm_up = warm_up or WarmUp()
         self._limits, self._lock, self._start, self._clock = limits, lock, start, clock
         self._numbers = itertools.count(1)
         self._guard = forks.reentrant_lock()
@@ -127,6 +132,7 @@ class Background:
         self._answers: list[Done] = []
         self._asked_at = self._clock()
         self._used_s, self._state = 0.0, ""
+        self._warm = False
 
     @property
     def on(self) -> bool:
@@ -150,7 +156,7 @@ class Background:
         if known is None:
             return
         known.figures = figures
-        if figures.paid and (known.waiting or self._clock() - known.told_at > _TELL_EVERY_S):
+        if self._may_begin(figures) and (known.waiting or self._clock() - known.told_at > _TELL_EVERY_S):
             with self._guard:
                 self._begin(entry, known)
 
@@ -210,18 +216,25 @@ class Background:
 
     def _begin(self, name: str, entry: _Entry) -> None:
         """Give what waits to the governor, if the calls have paid."""
-        if not entry.figures.paid or self._limits is None:
+        if not self._may_begin(entry.figures) or self._limits is None:
             return
+        warm = self.warm_up.goes_on
+        limits = self._limits.in_warm_up if warm else self._limits
         if self._governor is None:
             if not entry.waiting:
                 return
-            self._governor = self._start(self._limits, self._lock())
-        entry.told_at = self._clock()
-        self._governor.tell({"allow": name, "seconds": entry.figures.allowance_s})
+            self._governor = self._start(limits, self._lock())
+        elif warm is not self._warm:
+            self._governor.tell({"limits": asdict(limits)})
+        self._warm, entry.told_at = warm, self._clock()
+        self._governor.tell({"allow": name, "seconds": limits.budget_s if warm else entry.figures.allowance_s})
         for number, job in entry.waiting:
             self._behind.add(number)
             self._governor.tell({"job": number, **asdict(job)})
         entry.waiting.clear()
+
+    def _may_begin(self, figures: Figures) -> bool:
+        return figures.paid or self.warm_up.goes_on
 
     def _listen(self) -> None:
         self._asked_at = self._clock()

@@ -15,7 +15,7 @@ second), and is earned back before anything goes on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LEAST_CALLS = 20
 LEAST_CALLS_S = 2.0
@@ -24,6 +24,7 @@ _KEPT_S = 0.5
 _LEAST_WORKER_BYTES = 512 * 1024 * 1024
 _SHARE_OF_MEMORY = 0.25
 _MOST_WORKERS = 8
+_SHARE_IN_WARM_UP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,11 @@ class Limits:
     memory_bytes: int = 0
 
     @property
+    def in_warm_up(self) -> Limits:
+        """What it may have while nobody waits for its calls."""
+        return replace(self, share=max(self.share, _SHARE_IN_WARM_UP))
+
+    @property
     def workers(self) -> int:
         """How many may work at once, one thread each."""
         return max(1, min(_MOST_WORKERS, int(self.share * self.cores)))
@@ -93,6 +99,10 @@ class Account:
         self.used_s = 0.0
         self._used_for: dict[str, float] = {}
         self._allowed_for: dict[str, float] = {}
+
+    def limit(self, limits: Limits) -> None:
+        """From now on so much is allowed."""
+        self._limits = limits
 
     def pass_until(self, now: float) -> None:
         """Earn what the time since the last call of this brings."""

@@ -3,7 +3,7 @@
 Place: a small process between the user's and the workers, so that nobody in the user's process has to wake up for them.
 ``background`` starts it and talks to it; ``behind_process`` is one worker.
 Input: lines of JSON: first ``{"limits": {...}, "lock": path}``, then orders (``Order``, by field) and
-``{"allow": entry, "seconds": ...}``. Output: lines of JSON: ``{"group": number}`` for each worker that is started,
+``{"allow": entry, "seconds": ...}``, or other limits. Output: lines of JSON: ``{"group": number}`` for each worker,
 ``{"state": text}`` where nothing can be done at present, ``{"used_s": seconds}`` as they grow, and for every job an
 answer with ``job`` and ``status``.
 Invariants: lowest priority, as its workers. When the input ends or the process has another parent, every worker and
@@ -93,6 +93,9 @@ class Governor:
         """Take an order, or what an entry may use."""
         if "allow" in message:
             self._account.allow(message["allow"], message["seconds"])
+        elif "limits" in message:
+            self._limits = Limits(**message["limits"])
+            self._account.limit(self._limits)
         else:
             self._waiting.append(Order(**message))
 

@@ -2,9 +2,9 @@
 
 Place: the top of ``select.live``, asked by whoever runs calls: ``begin`` before, ``end`` after each. Input: times by
 the caller's clock, sizes, what holds the program (``steps``). Output: ``Ticket``: who runs the call; ``Standing``.
-Method: nothing happens before the entry's calls pay for it (``allowance``). Then challengers are wanted, one at a
-time, the cheapest build first (``challengers``); once one is built, ``turns`` gives both calls, ``paired_decision``
-says who stays. Where no challenger is left, the entry is settled.
+Method: nothing happens before the entry's calls pay for it (``allowance``); a warm-up is free. Then challengers are
+wanted, one at a time, the cheapest build first (``challengers``); once one is built, ``turns`` gives both calls,
+``paired_decision`` says who stays. Where no challenger is left, the entry is settled.
 Where calls only queue their work (``queued``), what they took is told later, in their order (``watches``): once the
 calls of a turn that are under way will fill it, the champion runs until they are done, and these calls are no turn's.
 Invariants: safe for threads. Every call has one program; it is never changed while something holds it; a round begins
@@ -22,6 +22,7 @@ import threading
 from collections.abc import Sequence
 
 from mixbackend.backends.common import forks
+from mixbackend.host.warm_up import WarmUp
 from mixbackend.select.decision import UNTUNED, Decision
 from mixbackend.select.live.allowance import TURNS_IN_ROUND, Allowance, turns_s
 from mixbackend.select.live.arbiter import Arbiter
@@ -54,6 +55,7 @@ class Selection:
         born: when the entry was made.
         queued: whether calls only queue their work: ``end`` is given laps.
         known: what runs first, and what earlier processes found.
+        warm_up: while it goes on, nothing has to be paid for.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class Selection:
         born: float,
         queued: bool = False,
         known: Decision = UNTUNED,
+        warm_up: WarmUp | None = None,
     ) -> None:
         self._queued = queued
+        self._warm_up = warm_up or WarmUp()
         self._under_way = UnderWay[tuple[Ticket, bool]]()
         self._me = next(_numbers)
         self._arbiter, self._overlaps = arbiter, overlaps
@@ -130,7 +134,7 @@ class Selection:
 
     def affords(self, seconds: float) -> bool:
         """Whether trying may take so much of the user's time beside calls."""
-        return self._allowance.fits(seconds)
+        return self._warm_up.goes_on or self._allowance.fits(seconds)
 
     def news(self) -> tuple[Happened, ...]:
         """What became of challengers since this was asked."""
@@ -143,7 +147,7 @@ class Selection:
         """Who has the next turn between two calls, of so many seconds at most; ``None`` if none is to be had now."""
         with self._lock:
             duel = self._duel
-            if duel is None or not self._allowance.fits(longest_s):
+            if duel is None or not self.affords(longest_s):
                 return None
             contender, ongoing = self._turn(now, None)
             return None if ongoing is None else contender
@@ -169,7 +173,8 @@ class Selection:
     def wanted(self, now: float) -> Challenger | None:
         """Who is to be built now; ``None`` if nobody is. Once it is told, ``built`` or ``unbuilt`` must follow."""
         with self._lock:
-            if self._duel is not None or self._building is not None or not self._allowance.is_open:
+            is_open = self._warm_up.goes_on or self._allowance.is_open
+            if self._duel is not None or self._building is not None or not is_open:
                 return None
             self._waiting = worth_trying(self._waiting, self._pace.bar_s(self._champion))
             if not self._waiting:
@@ -334,11 +339,13 @@ class Selection:
     def _next_turn_of(self, duel: Duel) -> Outcome:
         """A further turn of a challenger must be paid for, too, now that it is seen what one takes."""
         turns, still_open = duel.turns, Outcome(Verdict.OPEN)
-        if turns.ratio is None or self._fits(duel, 1):
+        if turns.ratio is None or self._allowance.fits(self._turns_s(duel, 1)):
+            return still_open
+        if turns.ratio < FAR_AWAY:
+            if not self._warm_up.goes_on:
+                duel.give_up_round()
             return still_open
         duel.give_up_round()
-        if turns.ratio < FAR_AWAY:
-            return still_open
         return Outcome(Verdict.SLOWER, len(turns.rounds), turns.ratio, reason="far behind in its first turn")
 
     def _turn(self, now: float, hold: Hold | None) -> tuple[int, Duel | None]:
@@ -348,7 +355,7 @@ class Selection:
         duel = self._duel
         if hold is not None or duel is None:
             return self._champion, None
-        if duel.turns.between_rounds and not self._fits(duel, TURNS_IN_ROUND):
+        if duel.turns.between_rounds and not self.affords(self._turns_s(duel, TURNS_IN_ROUND)):
             self._arbiter.leave(self._me)
             return self._champion, None
         if not self._arbiter.may(self._me, self._allowance.spent_s, now, self._pace.seconds(self._champion)):
@@ -361,11 +368,11 @@ class Selection:
     def _is_here(self, contender: int) -> bool:
         return contender == self._champion or (self._duel is not None and contender == self._duel.contender)
 
-    def _fits(self, duel: Duel, turns: int) -> bool:
-        """Whether so many turns of the challenger may be paid for."""
+    def _turns_s(self, duel: Duel, turns: int) -> float:
+        """What so many turns of the challenger may cost beyond the champion."""
         champion_s = self._pace.seconds(self._champion)
         challenger_s = self._pace.expected_s(duel.contender, duel.challenger, self._champion, duel.turns.ratio)
-        return self._allowance.fits(turns_s(challenger_s, champion_s, TURN_S, turns))
+        return turns_s(challenger_s, champion_s, TURN_S, turns)
 
     def _took(self, ticket: Ticket, call_s: float, now: float) -> None:
         champion_s = self._pace.seconds(self._champion)
