@@ -64,7 +64,7 @@ class Governor:
     Args:
         limits: of this process.
         lock: of the cache folder.
-        start: starts a worker that may hold so many bytes.
+        start: starts a worker that may hold so many bytes, and compile so many kernels at once.
         free: memory that is free.
         clock: seconds.
     """
@@ -73,7 +73,7 @@ class Governor:
         self,
         limits: Limits,
         lock: AnyLock,
-        start: Callable[[int], AnyWorker],
+        start: Callable[[int, int], AnyWorker],
         free: Callable[[], int] = free_bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -193,7 +193,8 @@ class Governor:
         if not each:
             return None
         self._each_bytes = each
-        item = _Running(self._start(each), since=self._clock())
+        # One job is all there is, mostly: it may have what all workers may. What it uses is counted in any case.
+        item = _Running(self._start(each, self._limits.workers), since=self._clock())
         self._running.append(item)
         told.append({"group": item.worker.group})
         return item
@@ -247,8 +248,8 @@ def main() -> None:
             governor.end()
 
 
-def _start(memory_bytes: int) -> AnyWorker:
-    return WorkerProcess(memory_bytes)
+def _start(memory_bytes: int, compilers: int) -> AnyWorker:
+    return WorkerProcess(memory_bytes, compilers)
 
 
 if __name__ == "__main__":

@@ -36,9 +36,10 @@ class WorkerProcess:
 
     Args:
         memory_bytes: that it may hold.
+        compilers: how many kernels of a region it may compile at once, in processes of its own.
     """
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, compilers: int = 1) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             module_command(_MODULE, str(memory_bytes)),
@@ -46,7 +47,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             bufsize=0,
-            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(compilers)},
             **group_of_its_own(),
         )
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -89,9 +89,11 @@ class Scene:
         self.clock, self.lock = Clock(), Lock()
         self.workers: list[Worker] = []
         self.bytes: list[int] = []
+        self.compilers: list[int] = []
 
-        def start(memory_bytes: int) -> Worker:
+        def start(memory_bytes: int, compilers: int) -> Worker:
             self.bytes.append(memory_bytes)
+            self.compilers.append(compilers)
             self.workers.append(Worker(self.clock, needs_s, **worker))
             return self.workers[-1]
 
@@ -193,6 +195,7 @@ def test_workers_hold_a_quarter_of_what_is_free_together() -> None:
         scene.order(job)
     scene.run(1)
     assert len(scene.bytes) == 4 and sum(scene.bytes) <= 8 * GIB
+    assert scene.compilers == [4] * 4, "one job alone may have what all workers may"
     scene = Scene(Limits(120.0, 0.5, 2, memory_bytes=GIB), needs_s=1.0, free=32 * GIB, held=2 * GIB)
     scene.order(1)
     scene.run(1)
