@@ -41,7 +41,6 @@ from mixbackend.benchmarks.one_model.settle import settle
 from mixbackend.benchmarks.one_model.worker import CompiledStep, describe_error
 from mixbackend.benchmarks.row_pool import READY, TIMED
 from mixbackend.calibrate.timing import seconds_by_marks
-from mixbackend.compile.mixture import all_mixtures
 
 _DETAIL = 400
 """Characters of an error that a record keeps."""
@@ -79,11 +78,10 @@ def main(name: str, device: str, turns: int, settle_s: float) -> None:
                 ready[way] = call
             tell({"ways": {way: found}})
         ours = [ready[way] for way, (backend, _) in WAYS.items() if backend == MIXTURE and way in ready]
-        begin, settled = time.perf_counter(), True
-        for mixture in all_mixtures():
-            settled = mixture.warm_up(lambda: [call() for call in ours], settle_s) and settled
-        settle(lambda: [call() for call in ours], _LETTING_GO_S)
+        begin = time.perf_counter()
+        settled = settle(lambda: [call() for call in ours], settle_s) is not None
         took_s = round(time.perf_counter() - begin, 2)
+        settle(lambda: [call() for call in ours], _LETTING_GO_S)
         tell({"settled": settled, "stopped": not settled, "warm_up_s": took_s, READY: True})
         sys.stdin.readline()
         watch = seconds_by_marks if device == "cuda" else _seconds_by_clock

@@ -1,6 +1,10 @@
-"""Calls before what is timed: until all mixtures are settled, or a time is over."""
+"""Calls before what is timed: all mixtures are warmed up, or a time is over."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
 
 from mixbackend.benchmarks.one_model.protocol import Request, request_from_line
 from mixbackend.benchmarks.one_model.settle import settle
@@ -18,6 +22,12 @@ class After:
 
     def settled(self) -> bool:
         return self.left <= 0
+
+    def warm_up(self, call: Callable[[], Any], longest_s: float) -> bool:
+        end = time.monotonic() + longest_s
+        while not self.settled() and time.monotonic() < end:
+            call()
+        return self.settled()
 
 
 def test_it_calls_until_everything_is_settled() -> None:
