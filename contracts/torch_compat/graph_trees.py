@@ -233,8 +233,8 @@ def cuda_graph_tree(device: int) -> GraphTree | None:
     return None if manager is None else _tree_of(manager)
 
 
-def finish_failed_warm_up(device: int) -> None:
-    """Say for a function that raised while a tree warmed it up that it has no results.
+def finish_failed_warm_up(device: int) -> bool:
+    """Say for a function that raised while a tree warmed it up that it has no results; whether there is such a one.
 
     Torch looks for as many as were announced when anybody's next function begins a new path, and fails there.
     """
@@ -243,9 +243,12 @@ def finish_failed_warm_up(device: int) -> None:
     manager = manager_of(device)
     node = None if manager is None else manager.current_node
     if not isinstance(node, CUDAWarmupNode):
-        return
+        return False
+    announced, failed = len(node.stack_traces or ()), False
     for references in (node.outputs_weakrefs, node.tensor_weakrefs):
-        references.extend([None] * (len(node.stack_traces or ()) - len(references)))
+        failed = failed or len(references) < announced
+        references.extend([None] * (announced - len(references)))
+    return failed
 
 
 def take_back_all() -> None:

@@ -33,3 +33,51 @@ def test_the_next_function_begins_a_path(monkeypatch: Any, caplog: Any) -> None:
         run([torch.ones(1)])
     trees.CUDAGraphTreeManager.dealloc_current_path_weakrefs(manager)
     assert "length" not in caplog.text
+
+
+@pytest.mark.parametrize("given", [[1.0], []])
+def test_what_others_left_unfinished_is_finished_before_ours_begins(monkeypatch: Any, given: list[float]) -> None:
+    """Functions of another compiler fail without a word to us, and torch then fails in the function after them."""
+    wrapped = SimpleNamespace(id=0, constants=())
+    node = trees.CUDAWarmupNode(wrapped, None, (0, 0), None, 0, [None] * 3, None, True, None)
+    manager = SimpleNamespace(current_node=node)
+
+    def begin(function: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        assert len(node.tensor_weakrefs) == len(node.stack_traces)
+        return (function, function(inputs))
+
+    def double(inputs: list[Any]) -> list[Any]:
+        (value,) = inputs
+        inputs.clear()
+        return [2.0 * value]
+
+    monkeypatch.setattr(trees, "cudagraphify", begin)
+    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
+    run = torch_compat.cuda_graph_recorded(double, ["a"], 1, [], 0, "inference")
+    if given:
+        assert run([torch.tensor(given)]) == [torch.tensor([2.0])]
+        assert run([torch.tensor(given)]) == [torch.tensor([2.0])]
+    else:
+        with pytest.raises(AssertionError):
+            run([])  # it cannot be told whether ours began
+
+
+def test_an_assertion_of_ours_is_raised_once(monkeypatch: Any) -> None:
+    manager, calls = SimpleNamespace(current_node=None), list[int]()
+
+    def begin(function: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        wrapped = SimpleNamespace(id=0, constants=())
+        manager.current_node = trees.CUDAWarmupNode(wrapped, None, (0, 0), None, 0, [None], None, True, None)
+        return (function, function(inputs))
+
+    def broken(inputs: list[Any]) -> None:
+        calls.append(1)
+        inputs.clear()
+        raise AssertionError("ours")
+
+    monkeypatch.setattr(trees, "cudagraphify", begin)
+    monkeypatch.setattr(trees, "get_manager", lambda device, create_if_none_exists: manager)
+    run = torch_compat.cuda_graph_recorded(broken, ["a"], 1, [], 0, "inference")
+    with pytest.raises(AssertionError, match="ours"):
+        run([torch.ones(1)])
+    assert len(calls) == 1
