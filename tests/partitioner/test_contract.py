@@ -211,3 +211,22 @@ def test_a_mixture_must_promise_its_margin() -> None:
     simple = place(graph(nodes, ["c"]), backends, costs, margin=0.04)
     assert set(owners(simple).values()) == {"fast"} and simple.estimated_s > mixed.estimated_s
     assert owners(place(graph(nodes, ["c"]), backends, costs, margin=0.01)) == owners(mixed)
+
+
+def test_a_pattern_over_a_constant_that_a_rule_no_longer_lets_be_copied_is_given_up() -> None:
+    """A small constant is made again in every region that reads it, until a rule says who makes it."""
+    nodes = [
+        node("ones", "aten.ones.default", module="m.c"),
+        node("a", BINARY, "x0", "ones", module="m.0"),
+        node("b", POINTWISE, "a", module="m.1"),
+        node("other", BINARY, "x0", "ones", module="m.2"),
+    ]
+    added = Op((BINARY,), (Any("x"), Op(("aten.ones.default",), (), part="constant")), part="sum")
+    whole = Pattern("whole", Op((POINTWISE,), (added,)), cost=lambda match: 0.01)
+    backends = [fast(claims=(whole,)), slow_eager()]
+    plan = place(graph(nodes, ["b", "other"]), backends, FREE)
+    assert [match for region in plan.regions for match in region.matches] == [("whole", ("ones", "a", "b"))]
+    rule = Preference(NodeMatch(module="m.c"), "forbid", "eager")
+    plan = place(graph(nodes, ["b", "other"]), backends, FREE, preferences=[rule])
+    assert set(owners(plan)) == {"ones", "a", "b", "other"} and owners(plan)["ones"] == "fast"
+    assert not any(region.matches for region in plan.regions)
