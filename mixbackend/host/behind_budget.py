@@ -25,6 +25,8 @@ _LEAST_WORKER_BYTES = 512 * 1024 * 1024
 _SHARE_OF_MEMORY = 0.25
 _MOST_WORKERS = 8
 _SHARE_IN_WARM_UP = 0.5
+_COMPILER_BYTES = 1024 * 1024 * 1024
+"""For one compiler beside others: pages that it shares with them count for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,13 @@ class Limits:
         together = min(quarter, self.memory_bytes or quarter)
         each = together // self.workers
         return each if each >= _LEAST_WORKER_BYTES else 0
+
+    def compilers(self, worker_bytes: int) -> int:
+        """How many kernels a worker with so much memory may compile at once.
+
+        Mostly one job is all there is, so it may have what all workers may; what it uses is counted in any case.
+        """
+        return max(1, min(self.workers, worker_bytes // _COMPILER_BYTES))
 
 
 class Account:

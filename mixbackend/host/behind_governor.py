@@ -193,8 +193,7 @@ class Governor:
         if not each:
             return None
         self._each_bytes = each
-        # One job is all there is, mostly: it may have what all workers may. What it uses is counted in any case.
-        item = _Running(self._start(each, self._limits.workers), since=self._clock())
+        item = _Running(self._start(each, self._limits.compilers(each)), since=self._clock())
         self._running.append(item)
         told.append({"group": item.worker.group})
         return item

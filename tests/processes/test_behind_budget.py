@@ -195,7 +195,7 @@ def test_workers_hold_a_quarter_of_what_is_free_together() -> None:
         scene.order(job)
     scene.run(1)
     assert len(scene.bytes) == 4 and sum(scene.bytes) <= 8 * GIB
-    assert scene.compilers == [4] * 4, "one job alone may have what all workers may"
+    assert scene.compilers == [2] * 4, "one job may have what all workers may, and a GiB for each of its compilers"
     scene = Scene(Limits(120.0, 0.5, 2, memory_bytes=GIB), needs_s=1.0, free=32 * GIB, held=2 * GIB)
     scene.order(1)
     scene.run(1)
