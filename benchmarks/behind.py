@@ -3,11 +3,12 @@
 Place: beside the pools of threads. Input: rounds and seconds. Output: a ``Loss`` per way of starting the other process
 and per number of busy cores: calls in a second over calls without it, the longest call, and the user's share of what
 both used of the processor.
-Ways: ``none`` (nobody behind), ``idle`` (``SCHED_IDLE``, in the user's own session), ``worker`` (as workers run, there:
-``SCHED_BATCH`` with nice 10), ``nice`` (nice 19, there, too), ``nice session`` (nice 19, in a session of its own:
-with autogroups that is a group of its own, which ``nice`` does not reach), ``idle session``, ``plain`` (no priority).
+Ways: ``none`` (no other process), ``idle`` (``SCHED_IDLE``, in the user's own session), ``worker`` (as workers run,
+there: ``SCHED_BATCH`` with nice 10), ``nice`` (nice 19, there, too), ``nice session`` (nice 19, in a session of its
+own: with autogroups that is a group of its own, which ``nice`` does not reach), ``idle session``, ``plain`` (no
+priority).
 Busy: ``one core``, ``all cores``, and ``shared core``: both processes are held to one core. There the share says what
-the scheduler gives to whom, whatever else the machine does.
+the scheduler gives to which of them, whatever else the machine does.
 Method: the user's process lives through all rounds and calls one product of matrices after another; in every round each
 way takes its turn, in another order. The other process compiles C++ and Python for ever, one thing at a time: unlike a
 worker it has no budget, so that what is lost here is an upper bound.
@@ -45,7 +46,7 @@ class Loss:
         way: one of ``WAYS``.
         busy: one of ``BUSY``.
         call_ms: median milliseconds of a call.
-        kept: calls in a second over those without anybody behind, median over the rounds.
+        kept: calls in a second over those without another process, median over the rounds.
         kept_least, kept_most: least and most of the rounds.
         late_ms: 99.9% of the calls took less, median over the rounds.
         longest_ms: the longest call of all rounds.

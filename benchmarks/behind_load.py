@@ -27,7 +27,7 @@ _COMPILER = ("g++", "-O2", "-x", "c++", "-", "-S", "-o", "/dev/null")
 
 
 def main(way: str) -> None:
-    """Compile until somebody ends the process."""
+    """Compile until the process is ended."""
     if not way.endswith("session"):
         os.setpgid(0, 0)
     if way == "worker":

@@ -18,7 +18,7 @@ bench_app = typer.Typer(help="Benchmarks, in interleaved rounds against eager an
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 
 PASSES_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""For commands whose options are declared by their body: it has ``main(arguments: Sequence[str]) -> int``."""
+"""For commands with options that their body declares: it has ``main(arguments: Sequence[str]) -> int``."""
 
 
 def _body(module: str, context: typer.Context) -> None:

@@ -5,7 +5,7 @@ Figures, for each kind of costs, over all regions and by backend:
   ``rank_correlation``: Spearman's, ties with their mean rank. ``median_error``: median of |estimated - measured| over
   measured. ``median_ratio``: median of estimated over measured, above one where costs are overestimated.
   ``time_error``: sum of |estimated - measured| over the sum of measured: large regions count more.
-  ``within_twice``: share of regions whose estimate is off by less than a factor of two.
+  ``within_twice``: share of regions with an estimate that is off by less than a factor of two.
 ``both`` compares both kinds of costs on those regions alone that were planned with either.
 """
 
@@ -148,7 +148,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _worst(regions: Sequence[Region]) -> Table:
-    """Regions whose estimate is farthest off in seconds."""
+    """Regions with the estimates that are farthest off in seconds."""
     title = "farthest off, calibrated"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("model", "peer", "region", "backend", "estimated ms", "measured ms", "ops"):

@@ -60,7 +60,7 @@ class Wanted:
         precision: of inference; training runs under autocast where it is one of 16 bits.
         rounds: turns of each plan.
         budget_s: seconds after which nothing is begun.
-        own: the machine whose rates are this one's own; ``None`` for what the user's database holds.
+        own: the machine with rates that are this one's own; ``None`` for what the user's database holds.
         keep_own: leave this machine's product in the table.
         backends: that plans may use; all usable ones if there are none.
     """

@@ -167,7 +167,7 @@ def _agreeing(mine: torch.Tensor, right: torch.Tensor) -> int:
 
 
 def _off(mine: _Answer, right: _Answer) -> float:
-    """Largest distance of a score, of the largest score, over the steps whose earlier tokens are equal."""
+    """Largest distance of a score, of the largest score, over the steps with equal earlier tokens."""
     steps = min(_agreeing(mine.tokens, right.tokens) + 1, right.tokens.shape[-1])
     known = right.scores[:steps].isfinite()
     mine_known, right_known = mine.scores[:steps][known], right.scores[:steps][known]

@@ -3,8 +3,8 @@
 Place: a command, ``python -m mixbackend.benchmarks.generators``; needs transformers. Models are those of
 ``models.generators``. ``benchmarks.generation`` is its neighbour for one large model on a GPU.
 Input: names of models, caches, lengths of prompts. Output: a row for each model and cache, as text or JSON lines.
-Right is a row whose tokens equal eager's for as long as inductor's do (which runs only where ours differ), whose scores
-are eager's, and for which the backend is handed as many graphs as torch makes by itself: prompts of further lengths
+A row is right if its tokens equal eager's for as long as inductor's do (which runs only where ours differ), if its
+scores are eager's, and if the backend is handed as many graphs as torch makes by itself: prompts of further lengths
 cause none.
 Invariants: each model runs in a process of its own, with caches of its own.
 Non-goals: speed.

@@ -8,9 +8,9 @@ compile side by side, which disturbs what plans are chosen by; a row that is rea
 still. What a row tells is printed and appended to the output file at once, a line of JSON for each part
 of its record. Run again with the same file, it goes on with the rows that are missing; rows are begun only if there is
 time left. ``--table`` prints what a file holds as a table.
-Invariants: figures are compared within one row, whose ways took turns. The machine's rates are measured before the
-first row, so that no row's first call pays for them, or gone on with where an earlier run had no time for all of them;
-what inductor compiled for one way of a row it may find in its cache for the next.
+Invariants: figures are compared within one row, in which the ways took turns. The machine's rates are measured before
+the first row, so that no row's first call pays for them, or gone on with where an earlier run had no time for all of
+them; what inductor compiled for one way of a row it may find in its cache for the next.
 """
 
 from __future__ import annotations

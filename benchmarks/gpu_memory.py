@@ -9,7 +9,7 @@ import torch
 
 
 def reserved_bytes() -> int:
-    """What torch holds on the GPU beside memory that nobody uses; the peak is counted from here on."""
+    """What torch holds on the GPU beside unused memory; the peak is counted from here on."""
     if not torch.cuda.is_available():
         return 0
     torch.cuda.synchronize()

@@ -3,7 +3,7 @@
 Place: below ``gpu_worker`` and ``tensorrt_models``.
 Why blocks: a mark costs about what a small kernel does, so many calls share two marks. Why turns: a machine's speed
 drifts; what is compared must have run under the same drift. Why a lock: rows may compile side by side in processes of
-their own, and are timed one at a time, while nobody compiles.
+their own, and are timed one at a time, while no process compiles.
 Units: milliseconds of one call.
 """
 
@@ -52,14 +52,14 @@ def quartiles(samples: Sequence[float]) -> dict[str, float]:
 
 @contextlib.contextmanager
 def beside_others(lock: Path) -> Iterator[None]:
-    """While this process compiles: others may, but nobody is timed."""
+    """While this process compiles: others may, but none is timed."""
     with _held(lock, fcntl.LOCK_SH):
         yield
 
 
 @contextlib.contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """While this process is timed: entered when nobody compiles any more, and until then nobody begins to."""
+    """While this process is timed: entered when no process compiles any more, and until then none begins to."""
     with _held(lock, fcntl.LOCK_EX):
         yield
 

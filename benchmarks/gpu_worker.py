@@ -1,8 +1,8 @@
 """One row of the GPU benchmark in a process of its own: every way of running it, checked and timed in turns.
 
 Place: started by ``benchmarks.gpu`` with the name of a row and of the ways. Output: lines of JSON, each a part of the
-row's record: its numbers, each way once it is compiled, that all are ready; after a line on standard input, when nobody
-else uses the GPU, the times.
+row's record: its numbers, each way once it is compiled, that all are ready; after a line on standard input, when
+nothing else uses the GPU, the times.
 Method: a way is warmed up; its results are held against float64, beside eager's; then all ways take turns, each turn a
 block of calls between two CUDA events; the median over the turns counts, and quartiles tell the spread. Inference runs
 under ``torch.no_grad``. A training step is forward with loss under autocast (bfloat16), backward, and plain SGD.
@@ -157,7 +157,7 @@ def _reference(row: GpuRow, module: nn.Module, inputs: Inputs) -> Sequence[Tenso
 
 
 def _first_weight(module: nn.Module) -> nn.Parameter:
-    """The one whose gradient goes through all layers."""
+    """The one with a gradient that goes through all layers."""
     return next(parameter for parameter in module.parameters() if parameter.requires_grad)
 
 

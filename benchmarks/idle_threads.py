@@ -1,7 +1,7 @@
-"""How idle OpenMP threads wait in the processes that measure: as nobody decided, or asleep.
+"""How idle OpenMP threads wait in the processes that measure: as without a setting, or asleep.
 
-Place: whoever starts a process that measures makes its environment here; tests that run side by side, too.
-Invariants: imports no torch, whose runtime reads these variables when it is loaded.
+Place: code that starts a process that measures makes its environment here; tests that run side by side do, too.
+Invariants: imports no torch: its runtime reads these variables when it is loaded.
 """
 
 from __future__ import annotations

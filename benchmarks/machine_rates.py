@@ -59,7 +59,7 @@ def begin_anew(folder: Path, with_rates: bool = True) -> None:
     """Give a cache folder a database without decisions, measurements, verifications and quarantines.
 
     Args:
-        folder: of a benchmark; nobody else may be using it.
+        folder: of a benchmark; no other process may be using it.
         with_rates: carry the rates of the user's database over; without, the new one is empty.
     """
     trusted = private_folder(folder)

@@ -3,8 +3,8 @@
 Place: below ``gpu`` and ``headline``. Input: names of rows, and how the process of each is started. Output: every row's
 process as it ended, in the order in which they end.
 Method: as many processes as there are slots compile at once. The one that is ready first is timed: until it is done,
-every other process is stopped by a signal, so that neither processor nor GPU serves anybody else. Waiting for all
-others to be ready would leave slots empty.
+every other process is stopped by a signal, so that processor and GPU serve no other process. Waiting for all others to
+be ready would leave slots empty.
 Invariants: a row that fails, or takes too long, costs only itself. No row is begun that has too little time.
 """
 

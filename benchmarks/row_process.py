@@ -1,6 +1,6 @@
 """A process that tells parts of a record, line by line, while it works.
 
-Place: below ``gpu`` and ``tensorrt_models``, whose rows may be ended at any time. Input: a command. Output: each line
+Place: below ``gpu`` and ``tensorrt_models``: their rows may be ended at any time. Input: a command. Output: each line
 of its standard output that is a part of a record, handed on at once; other lines are left alone.
 Invariants: what was told is known, however the process ends; whatever it started ends with it.
 """

@@ -1,6 +1,6 @@
 """Parts of records: what the rows of a benchmark told, line by line.
 
-Place: below ``gpu`` and ``tensorrt_models``, whose rows may be ended at any time; ``row_process`` reads the parts.
+Place: below ``gpu`` and ``tensorrt_models``: their rows may be ended at any time; ``row_process`` reads the parts.
 Input: parts as they come. Output: a file with one part per line, and whole records of it.
 Invariants: nothing that was told is lost; where two parts tell one thing, the later one counts.
 """

@@ -58,7 +58,7 @@ class SuiteOptions:
         keep: cases that one process may serve, one after the other.
         output: the results file.
         always_training_mode: see ``protocol.Request``.
-        retry_failed: run cases again whose last record did not pass.
+        retry_failed: run cases again if their last record did not pass.
         label: stands for the code version in the keys, to resume although code changed.
     """
 

@@ -25,7 +25,7 @@ Outcome = Literal["mixture_wins", "single_rightly_chosen", "even", "planner_wron
 
 
 def run_speed(options: SuiteOptions, console: Console, rounds: int, peers: Sequence[str] = ()) -> list[Record]:
-    """Time every case; ``peers`` limits who runs beside the mixture (default: everybody)."""
+    """Time every case; ``peers`` limits what runs beside the mixture (default: all)."""
 
     def work(case: Case, options: SuiteOptions, show: Callable[[str], None]) -> Record:
         return time_case(case, options, rounds, peers, show)

@@ -1,9 +1,10 @@
 """Worker processes that stay for the next request: starting one takes longer than many a small model.
 
-Place: between ``runner``, whose threads ask, and ``processes``. Input: requests that ``worker`` knows. Output: answers.
+Place: between ``runner``, with threads that ask, and ``processes``. Input: requests that ``worker`` knows. Output:
+answers.
 Invariants: a request that fails costs only itself: its worker is ended, since a fault on a GPU spoils the process, and
-if that had served others before, a fresh one is asked again, whose answer counts; what the first one said stays in
-``beside_others``. Nobody is asked when the time is over, and an answer that comes later is none. Safe to use from
+if that had served others before, a fresh one is asked again, and its answer counts; what the first one said stays in
+``beside_others``. No worker is asked when the time is over, and an answer that comes later is none. Safe to use from
 several threads.
 """
 

@@ -7,7 +7,7 @@ For short loans of a GPU: what was found is printed and appended line by line as
 and decisions lie in the folder to keep. Run again with it, it goes on with what is missing.
 Stages: the machine's rates, if they are not known yet; rows build side by side, shared out over the GPUs (``--jobs`` on
 each), until measuring must begin; rows that have ways which are ready prepare side by side and are timed one at a time
-on each GPU while nobody builds; a process per row and way, one at a time on each GPU, then tells how long a start from
+on each GPU while no row builds; a process per row and way, one at a time on each GPU, then tells how long a start from
 stored engines takes; last, weights change. A way that is not ready is left out.
 Invariants: the output holds parts of records, later ones win; only what it holds is in the table.
 """

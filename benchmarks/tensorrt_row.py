@@ -2,14 +2,14 @@
 
 Place: ``python -m mixbackend.benchmarks.tensorrt_row STAGE ROW`` is started by ``tensorrt_models``, a process for each
 stage of a row, with one folder for all of them.
-Output: parts of the row's record on standard output, a line of JSON each, as soon as they are known: who ends the
-process loses what was not printed, and nothing else.
+Output: parts of the row's record on standard output, a line of JSON each, as soon as they are known: a process that is
+ended loses what was not printed, and nothing else.
 Stages: ``build`` calls each way for the first time and marks it in the folder when it is ready; ``measure`` takes ways
 that are ready, from what the folder holds, and times them in turns; a line on standard input later, it changes a
 weight; ``again`` makes the first call of a way in a process of its own.
 Method: a way is warmed up and held against float64 beside eager; then all ways take turns, each turn a block of calls
 between two CUDA events; the median over the turns counts, and quartiles tell the spread.
-Invariants: figures are compared within one process, whose ways took turns; a way that fails costs only itself.
+Invariants: figures are compared within one process, in which the ways took turns; a way that fails costs only itself.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Does tuning agree with itself: the same models tuned again and again, each time with nothing remembered.
 
 Place: behind ``mixbackend bench tuning``. Input: cases, how often, ``Options``, a results file. Output: records.
-Method: each try has a cache folder of its own, whose database holds the rates of this machine and nothing else. A first
-process tunes at its first call; a second one with the same folder finds the decision. Compiled kernels and inductor's
-are shared between tries, as they lie outside the folder: a first run never seems longer than it is. Where tries came to
-different placements, one process of each takes turns with the others, and their times are compared.
+Method: each try has a cache folder of its own, with a database that holds the rates of this machine and nothing else. A
+first process tunes at its first call; a second one with the same folder finds the decision. Compiled kernels and
+inductor's are shared between tries, as they lie outside the folder: a first run never seems longer than it is. Where
+tries came to different placements, one process of each takes turns with the others, and their times are compared.
 Resuming: what the file holds is not run again; folders of placements that are still to be compared are kept.
 Invariants: a try that fails keeps its reason and counts as one that does not agree. Units: seconds.
 """

@@ -1,7 +1,7 @@
-"""Tables of rates without this machine: what a machine of its family would have that nobody measured.
+"""Tables of rates without this machine: what a machine of its family would have that was not measured.
 
 Place: below ``first_plans``. Input: a device type. Output: while inside, the family's table without this product.
-A family that has no other machine is filled from its neighbours, those whose kernels are most alike.
+A family that has no other machine is filled from its neighbours, those with the most similar kernels.
 Invariants: the environment is as it was afterwards; graphs that are planned inside read this table.
 """
 

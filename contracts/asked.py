@@ -99,7 +99,7 @@ def ask(
 
     Args:
         availability: its answer to that, if it was asked.
-        identify: whether its fingerprint is asked for; who only plans needs none.
+        identify: whether its fingerprint is asked for; planning alone needs none.
         source: digest of its source where that may change under one fingerprint; becomes a part of the fingerprint.
 
     Raises:

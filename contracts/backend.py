@@ -79,7 +79,7 @@ class Traits:
     """What a backend declares about all its regions.
 
     Attributes:
-        device_types: devices whose tensors it takes.
+        device_types: types of devices that it takes tensors of.
         weights: see ``WeightPolicy``.
         level: of the operators that it speaks, see ``contracts.op_levels``. Below ``aten`` it is asked about the ops
             that an op becomes there, takes the op where it takes them all, and gets regions of such ops; patterns,
@@ -103,7 +103,7 @@ class Traits:
         raises_before_writing: whether a ``run`` that raises has written nothing into inputs. Without it a call that
             raises raises to the user, once its region was checked: eager would write a second time.
         fixed_outputs: whether number, shapes and types of outputs are the region's, and their memory new in each call,
-            because of how the code is made, so that nobody needs to look in every call.
+            because of how the code is made, so that no call needs to be checked for it.
         error_budget: see ``ErrorBudget``.
         fused: (producer class, consumer class) pairs between which it keeps values out of memory.
         only_fused_on_processor: those of them between which it does so on the processor alone.
@@ -111,14 +111,14 @@ class Traits:
             of the traced shape must be fine.
         reference: whether it runs exactly what eager runs; its results are the standard and need no verification.
         concurrent_compile: whether ``compile`` may run in several threads at once; a graph's regions then do.
-        compiles_behind: device types for whose regions ``compile`` runs no kernel and needs no values: these may be
+        compiles_behind: device types of regions for which ``compile`` runs no kernel and needs no values: these may be
             compiled by another process, from their text, while the user's calls go on. There it may open the device.
         row_major: whether it takes and returns row-major tensors alone: what has another layout is copied on the border
             of its regions, and inside them layouts make no difference.
         thread_pool: name of the pool of threads that its kernels run on. Backends that name the same pool share its
             threads; going from one pool to another costs the time in which the first falls asleep and the other wakes.
         shared_rows: rows of the rate tables (``contracts.rate_rows``), with all narrower ones, for which it calls the
-            very kernels that the reference calls: on an accelerator these are as fast whoever calls them. Rows of
+            very kernels that the reference calls: on an accelerator these are equally fast for all callers. Rows of
             unaligned products are shared only if they are named: some pad them.
         gathers: whether ops of one region that have nothing to do with each other start at once, so that on a device
             where starting takes longer than they do one region of many is better than many of one.
@@ -194,7 +194,7 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, region: Region) -> CompiledRegion:
-        """Compile a region, all of whose ops it supports.
+        """Compile a region of ops that it supports.
 
         Raises:
             Exception: anything; the region is then quarantined for this backend and placed elsewhere.
@@ -232,7 +232,7 @@ class Backend(ABC):
         return None
 
     def build_seconds(self, device_type: str) -> BuildSeconds:
-        """What compiling takes, for users to whom it matters; default: that of a quick compiler."""
+        """What compiling takes, for users who care about it; default: that of a quick compiler."""
         return BuildSeconds(region_s=0.5, op_s=0.005)
 
     def probes(self, device: DeviceModel) -> tuple[Probe, ...]:

@@ -26,7 +26,7 @@ from mixbackend.contracts.sizes import Size, hint_of
 from mixbackend.contracts.tensors import TensorMeta
 
 ASSUMED_RUNS = 10.0
-"""Of loops whose end nobody knows before they run."""
+"""Assumed runs of a loop's body where the end is not known before it runs."""
 
 Describe = Callable[[torch.fx.Node], OpNode]
 MetaOf = Callable[[object], ValueMeta]

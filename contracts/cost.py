@@ -76,9 +76,9 @@ class DeviceModel:
         return self.cache_bytes_per_s if amount <= self.cache_bytes else self.bytes_per_s
 
     def traffic(self, amount: float, scale: float) -> float:
-        """Seconds of moving a value of this many bytes for somebody who takes ``scale`` times the device's.
+        """Seconds of moving a value of this many bytes for a backend that takes ``scale`` times the device's.
 
-        On a processor that is what it takes in cache: main memory is no slower for those who are slow there.
+        On a processor that is what it takes in cache: main memory is no slower for backends that are slow in cache.
         """
         if self.place.type != "cpu" or amount <= self.cache_bytes:
             return scale * amount / self.bandwidth(amount)
@@ -214,7 +214,7 @@ class CostModel(Protocol):
         ...
 
     def entry(self, backend: str) -> float:
-        """Seconds to call one region, once, in a plan whose regions share one pool of threads."""
+        """Seconds to call one region, once, in a plan with regions that share one pool of threads."""
         ...
 
     def switch(self, backend: str) -> float:

@@ -92,7 +92,7 @@ def value_meta(value: Any) -> ValueMeta:
 
 
 def size_of(size: int | torch.SymInt) -> int | SymbolicSize:
-    """A size as a value; a symbolic size whose expression is a number becomes that number."""
+    """A size as a value; a symbolic size becomes a number if its expression is one."""
     if isinstance(size, int):
         return size
     number = _symbolic_number(size)
@@ -153,7 +153,7 @@ def _dimensions(node: torch.fx.Node, name: str) -> int | None:
 def _whole(name: str, value: Argument, length: int | None, before: Mapping[str, Argument]) -> Argument:
     """A list with a number for each dimension.
 
-    Torch takes one number for all, and windows that move by no number move by their size: whoever reads an op's
+    Torch takes one number for all, and windows that move by no number move by their size: code that reads an op's
     arguments need not know that.
     """
     if length is None or not isinstance(value, tuple):

@@ -1,6 +1,6 @@
 """Fresh sizes: values of a fake mode that look like given metas, under symbols of that mode.
 
-Place: below whoever traces a region or an op apart from the captured graph: ``op_lowering``, and
+Place: below modules that trace a region or an op apart from the captured graph: ``op_lowering``, and
 ``backends.common.retrace``.
 Input: metas of what comes in. Output: fake tensors and numbers, the sizes behind the new symbols, and what was assumed
 about them, in the old ones.

@@ -1,6 +1,6 @@
 """GPUs as fingerprints see them.
 
-Place: part of the fingerprint of every backend whose code runs on torch's CUDA devices.
+Place: part of the fingerprint of every backend with code that runs on torch's CUDA devices.
 Invariants: asked only where CUDA is available; cheap; what the user may switch (TF32) is read anew each time.
 """
 

@@ -1,11 +1,11 @@
 """What to expect of kernels on a GPU before they were measured, as documented numbers.
 
-Place: read by the priors of all backends that work on GPUs, and by the cost model for rows that nobody states.
+Place: read by the priors of all backends that work on GPUs, and by the cost model for rows that no backend states.
 Two kinds of figures, since processor and GPU work beside one another (``HostRates``): shares of the GPU's peaks and its
 pause between kernels, which hold however kernels are launched; and seconds of the processor per launch, which count
 where they are launched one by one.
-Sources: libraries' kernels are the same whoever calls them, so all callers assume the same shares. Those of products
-and convolutions are what models of the table in ``benchmarks/results/gpu.md`` leave on an H200, in float16 and
+Sources: libraries' kernels are the same for all callers, so all callers assume the same shares. Those of products and
+convolutions are what models of the table in ``benchmarks/results/gpu.md`` leave on an H200, in float16 and
 replayed: ResNet-50, 0.26 TFLOP in 1.33 ms, a quarter of 790 TFLOP/s; ViT-B/16, 1.1 TFLOP in 3.3 ms, of which a quarter
 is loops. With one image a convolution takes about eight microseconds, with what follows it. What loops compute hides
 behind their traffic: an H200 reads and writes a float16 element in a picosecond, and does fifty FLOP in that time.
@@ -93,7 +93,7 @@ def gpu_rates(
     """A prior on a GPU: what is usual, entered for nothing by the GPU itself.
 
     Args:
-        backend, device: whose, and where.
+        backend, device: the backend that has them, and where it runs.
         rows: what it has kernels for.
         host: what calls cost the processor.
         pauses: seconds between kernels by row, where it is not ``KERNEL_S`` for each op: ops that share a kernel.

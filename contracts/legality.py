@@ -1,6 +1,6 @@
 """The one check of a plan against its graph.
 
-Place: called by the partitioner's search, by the pipeline before compiling, by tests and by whoever loads a plan.
+Place: called by the partitioner's search, by the pipeline before compiling, by tests and by code that loads a plan.
 Input: an ``OpGraph`` and regions. Output: a list of problems, empty if the plan is legal.
 A plan is legal if every placed node has exactly one owner, regions have names of their own and list their nodes in
 graph order, copies are cheap and pure (views, parts of results, constants made from nothing), matches lie inside their

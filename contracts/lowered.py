@@ -1,6 +1,6 @@
 """``lowered``: what an op or a region is at a lower level.
 
-Place: asked by ``contracts.asked`` for backends with ``Traits.level``, and by whoever tests such a backend.
+Place: asked by ``contracts.asked`` for backends with ``Traits.level``, and by tests of such backends.
 Non-goals: see ``op_lowering``.
 """
 
@@ -56,7 +56,7 @@ def lowered(asked: OpView | Region, level: OpLevel) -> tuple[OpView, ...] | Regi
 
 
 def _lowered_op(view: OpView, level: OpLevel) -> tuple[OpView, ...]:
-    # Decompositions are loaded where they are used: who speaks no lower level never imports them.
+    # Decompositions are loaded where they are used: without a backend of a lower level they are never imported.
     from mixbackend.contracts.op_lowering import lower_op
 
     lowering = lower_op(view, level)

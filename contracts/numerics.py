@@ -25,7 +25,7 @@ class _Distances(NamedTuple):
 
     Attributes:
         odd: elements that are infinite or NaN and should not be.
-        measured: elements whose distance counts.
+        measured: elements with distances that count.
         squares, eager_squares: sums over these.
         exact_squares: sum over the squares of the reference itself.
         peak, eager_peak: the largest distances.

@@ -105,7 +105,7 @@ _LIBRARY = {
         " special_shifted_chebyshev_polynomial_w"
     ),
 }
-"""Operators of torch's library that no decomposition takes apart, or for whose parts there is no operator."""
+"""Operators of torch's library that no decomposition takes apart, or that have parts without an operator."""
 
 _CORE = {
     "pointwise": (

@@ -92,7 +92,7 @@ _POINTWISE = frozenset(_POINTWISE_NAMES.split())
 
 
 _TORCHS_OWN = frozenset({"aten", "prims"})
-"""Namespaces whose names mean what the tables above say."""
+"""Namespaces in which names mean what the tables above say."""
 
 
 def op_class_of(op: str) -> OpClass:

@@ -90,8 +90,8 @@ class InputRole(Enum):
     PARAMETER = "parameter"
     BUFFER = "buffer"
     CONSTANT = "constant"
-    """A tensor whose value is known when the region's code is bound: lifted out of the traced code, or a weight in
-    inference that somebody watches for changes. See ``CompiledRegion.bind``."""
+    """A tensor with a value that is known when the region's code is bound: lifted out of the traced code, or a weight
+    in inference that is watched for changes. See ``CompiledRegion.bind``."""
     TANGENT = "tangent"
     SAVED = "saved"
     """Saved by the forward graph for this backward graph."""
@@ -100,7 +100,7 @@ class InputRole(Enum):
 
     @property
     def is_weight(self) -> bool:
-        """Whether it is the same tensor at every call unless somebody updates the model."""
+        """Whether it is the same tensor at every call unless the model is updated."""
         return self in (InputRole.PARAMETER, InputRole.BUFFER, InputRole.CONSTANT)
 
 
@@ -148,11 +148,11 @@ class OpNode:
         return OpTag.STRIDE_SENSITIVE in self.tags or self.op in _WRONG_IN_MIXED_LAYOUTS
 
     def references(self) -> tuple[str, ...]:
-        """Names of the nodes whose values it reads, in argument order, repeats kept."""
+        """Names of the nodes that it reads values of, in argument order, repeats kept."""
         return tuple(ref.name for _, argument in self.arguments for ref in _references(argument))
 
     def aliased(self) -> str | None:
-        """Name of the value whose storage its result may share, ``None`` if the result is its own."""
+        """Name of the value that its result may share storage with, ``None`` if the result is its own."""
         shares = OpTag.VIEW in self.tags or OpTag.MUTATES in self.tags or self.op == "getitem"
         return next(iter(self.references()), None) if shares else None
 

@@ -34,7 +34,7 @@ class Any:
     Attributes:
         name: of the value.
         behind: ops that the value may go through before the match uses it: conversions, copies, numbers as factors.
-            They become nodes of the match (``Match.through``), as many as nobody else needs; the value is what they
+            They become nodes of the match (``Match.through``), as many as nothing else needs; the value is what they
             start from. Views must keep the row-major order; those in front of the first other op stay outside.
     """
 
@@ -59,7 +59,7 @@ class Op:
         part: name under which the matched node is known to ``check`` and ``may_escape``.
         commutative: try the first two operands in both orders, with each order of commutative ops inside them.
         reshaped: whether its value may go through ops of ``RESHAPES`` before the match uses it. Those become nodes of
-            the match without a part, so nobody else may need their results. Never for the root of a pattern.
+            the match without a part, so nothing else may need their results. Never for the root of a pattern.
         behind: further ops of one tensor that its value may go through in the same way, see ``Match.through``.
     """
 
@@ -126,7 +126,7 @@ class Pattern:
         name: unique within the backend.
         root: the tree, from the result backwards.
         check: accepts or refuses a match, with a reason.
-        may_escape: parts whose values may be used outside the match; all others must have no other consumer.
+        may_escape: parts with values that may be used outside the match; all others must have no other consumer.
         cost: seconds of the whole match, ``None`` for the sum over its ops.
         priced_as: where there is no such cost, one op that takes as long as the match, with the match's inputs: the
             backend's rates for it are the price. ``None`` for the sum over the match's ops.

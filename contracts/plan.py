@@ -49,7 +49,7 @@ class Refusal:
 
     Attributes:
         node: name of the node.
-        backend: who refused.
+        backend: the one that refused.
         code, detail: see ``contracts.verdict``.
     """
 
@@ -71,7 +71,7 @@ class Plan:
         regions: in execution order.
         refusals: every refused (node, backend), sorted by node order, then backend.
         estimated_s: true energy of the plan.
-        lower_bound_s: no legal plan whose regions are connected costs less under the same costs.
+        lower_bound_s: no legal plan of connected regions costs less under the same costs.
         single_backend_s: for each backend, the estimate with that backend wherever it can and eager elsewhere; with
             what starting conversions one by one takes there, where another backend starts them at once.
         width: largest number of other atoms that one elimination step had to look at; 0 if the search was not exact.

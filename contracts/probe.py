@@ -14,7 +14,7 @@ from mixbackend.contracts.opclass import OpClass
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A tiny computation whose time tells a backend's rate for one class of ops.
+    """A tiny computation; its time tells a backend's rate for one class of ops.
 
     Attributes:
         op_class, dtype: what it is about (dtype as ``float32``); the row of the rate table that it fills is that of its
@@ -23,7 +23,7 @@ class Probe:
         inputs: builds the arguments; called with no arguments.
         flops: of one run, counted as the planner counts them.
         weights: positions of the arguments that are parameters.
-        constants: positions of the arguments whose values are known when code is bound; a probe that has any is for
+        constants: positions of the arguments with values that are known when code is bound; a probe that has any is for
             backends that bind.
         least: whether it is so small that it tells the shortest time of its row (``OpRate.least_s``), and not the rate.
     """

@@ -213,7 +213,7 @@ _VOCABULARY = 16385
 
 
 def _unaligned(place: torch.device, scale: int, dtype: str) -> list[Probe]:
-    """The scores of all words of a vocabulary whose size is odd."""
+    """The scores of all words of a vocabulary of odd size."""
     rows, terms = 64 * scale, 768
 
     def scores(value: Any, weight: Any) -> Any:

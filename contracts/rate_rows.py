@@ -17,28 +17,28 @@ from mixbackend.contracts.tensors import TensorMeta
 BATCHED = "batched"
 """A product of many small matrices, as of the heads of attention: kernels for large ones do not help."""
 UNALIGNED = "unaligned"
-"""On an accelerator, a product of 16-bit matrices whose rows do not all begin at multiples of 16 bytes, as of a
-vocabulary of odd size: libraries' quick kernels refuse them, so that who pads them is several times as fast."""
+"""On an accelerator, a product of 16-bit matrices with rows that do not all begin at multiples of 16 bytes, as of a
+vocabulary of odd size: libraries' quick kernels refuse them, so that padding them is several times as fast."""
 DEEP = "deep"
-"""On an accelerator, a product whose sums are long and whose results are few, as of the gradient of a weight: there is
-work for all units only if the sums are split."""
+"""On an accelerator, a product with long sums and few results, as of the gradient of a weight: there is work for all
+units only if the sums are split."""
 TURNED = "turned"
-"""On a processor, a product whose left matrix lies column by column, as of the gradient of a weight: kernels that go
-along rows copy it first."""
+"""On a processor, a product with a left matrix that lies column by column, as of the gradient of a weight: kernels that
+go along rows copy it first."""
 GROUPED = "grouped"
 """A convolution with few channels per group (a depthwise one): each output is a short sum, and the kernels for large
 products do not help."""
 CHANNELS_LAST = "channels_last"
-"""A convolution whose image is laid out with the channels innermost."""
+"""A convolution of an image that is laid out with the channels innermost."""
 POINT = "point"
-"""On an accelerator, such a convolution whose kernel has one point: a product of matrices, with kernels of its own."""
+"""On an accelerator, such a convolution with a kernel of one point: a product of matrices, with kernels of its own."""
 GRADIENT = "gradient"
 """On a processor, the gradients of a convolution: kernels of their own, with sums over all positions of an image."""
 ONE_ROW = "one_row"
 """A product of one row, or attention of one row of queries, as of a step of generation: it takes as long as reading its
 weight, or keys and values, does for kernels that are made for that, and several times as long for others."""
 CONSTANT = "constant"
-"""A product or convolution whose weight is known when its code is bound: packed once, not at each call."""
+"""A product or convolution with a weight that is known when its code is bound: packed once, not at each call."""
 QUALIFIERS = (BATCHED, UNALIGNED, DEEP, TURNED, GROUPED, CHANNELS_LAST, POINT, GRADIENT, ONE_ROW, CONSTANT)
 """In the order in which a row names them."""
 

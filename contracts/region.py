@@ -48,7 +48,7 @@ class RegionOutput:
     Attributes:
         name: of the node that computes it.
         meta: expected shape, stride, dtype and device; the strides are what eager would give.
-        alias_of: index of the input whose storage it shares in eager; a backend may return fresh storage instead.
+        alias_of: index of the input that it shares storage with in eager; a backend may return fresh storage instead.
         exact_stride: whether a consumer depends on the strides (a graph output, ``as_strided``): then they must be as
             traced where the size is over 1 and the tensor is not empty; otherwise any strides will do.
     """

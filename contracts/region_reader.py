@@ -1,7 +1,7 @@
 """Read a region back from its canonical text.
 
 Place: in subprocesses that measure or certify a region, in repros, and in tests; the inverse of ``region_text``.
-Input: text. Output: a ``Region`` whose graph runs on real tensors and carries fake values in ``meta["val"]``.
+Input: text. Output: a ``Region`` with a graph that runs on real tensors and carries fake values in ``meta["val"]``.
 Invariants: a grammar reads the text, nothing in it is evaluated; operators come from torch's registry only.
 Non-goals: module paths and source lines, which the text does not have.
 """
@@ -73,7 +73,7 @@ def read_graph_text(text: str, names: Sequence[str]) -> tuple[torch.fx.GraphModu
         names: of its nodes, in their order.
 
     Returns:
-        The graph, whose nodes carry fake values in ``meta["val"]``, and its phase.
+        The graph, with fake values in ``meta["val"]`` of its nodes, and its phase.
 
     Raises:
         RegionTextError: as ``read_region_text``.
@@ -285,7 +285,7 @@ class _Reader:
             node.meta["val"] = self._moved(node.meta["val"], call.arguments[1], parser)
 
     def _moved(self, value: Any, begin: Any, parser: Parser) -> Any:
-        """A fake value whose tensors begin elsewhere in their storages."""
+        """A fake value with tensors that begin elsewhere in their storages."""
         if isinstance(value, tuple) and isinstance(begin, tuple) and len(value) == len(begin):
             return tuple(self._moved(*pair, parser) for pair in zip(value, begin, strict=True))
         if isinstance(value, torch.Tensor) and not isinstance(begin, tuple):

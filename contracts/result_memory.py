@@ -1,11 +1,11 @@
 """Memory for large results on the processor, kept from call to call.
 
 Place: asked by backends that allocate their results themselves, vendors' included.
-Input: shape, stride and type. Output: a tensor that nobody has written.
+Input: shape, stride and type. Output: a tensor with undefined values.
 Why: the C library gives pieces above 32 MB back to the system as soon as they are free, and every page of the next one
 is a fault when it is written: 40 ms for the 200 MB of logits that a language model returns for eight texts. Runtimes
 with arenas of their own do not pay that.
-Invariants: a piece serves again only if nobody but this module holds it: no tensor, view, storage or array, in this
+Invariants: a piece serves again only if nothing but this module holds it: no tensor, view, storage or array, in this
 process or another; it is exactly as large as what is asked for, so that nothing of an older result can leave with it.
 Never more than a limit is kept, in use or not: results that many calls left behind are the system's again as soon as
 they are dropped, and so is what was shared with another process. Results are ordinary tensors of torch's allocator.
@@ -27,7 +27,7 @@ from mixbackend.contracts.torch_compat.memory import held_by_nobody_else
 LARGEST_KEPT_BYTES = 32 << 20
 """Pieces up to this size glibc keeps when it is told so, and no larger ones."""
 MOST_UNUSED_BYTES = 1 << 30
-"""Of memory that is kept while nobody uses it; the rest is the system's."""
+"""Bytes of memory that are kept, in use or not; what is dropped beyond them is the system's again."""
 
 
 def new_result(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -72,11 +72,11 @@ class KeptMemory:
         self._lock = Lock()
 
     def take(self, size: int) -> torch.UntypedStorage:
-        """A piece of exactly so many bytes, which is in use for as long as anybody holds it."""
+        """A piece of exactly so many bytes, which is in use for as long as anything else holds it."""
         with self._lock:
             fitting = (piece for piece in reversed(self._pieces) if _bytes_of(piece) == size)
             found = next(filter(held_by_nobody_else, fitting), None)
-            # Older ones whose room it needs are gone before it is made.
+            # Older ones are dropped before it is made, if it needs their room.
             self._pieces = _newest([piece for piece in self._pieces if piece is not found], self._most - size)
             taken = self._new_piece(size) if found is None else found
             if size <= self._most:
@@ -90,7 +90,7 @@ class KeptMemory:
             self._pieces = [piece for piece in self._pieces if not held_by_nobody_else(piece)]
 
     def hold(self) -> None:
-        """Nobody takes anything until ``let_go``."""
+        """No thread can take a piece until ``let_go``."""
         self._lock.acquire()
 
     def let_go(self) -> None:
@@ -122,7 +122,7 @@ def _newest(pieces: Sequence[torch.Tensor], most: int) -> list[torch.Tensor]:
 
 
 def _bytes_of(piece: torch.Tensor) -> int:
-    """Of the whole piece: who held it may have resized it."""
+    """Of the whole piece: an earlier holder may have resized it."""
     return piece.untyped_storage().nbytes()
 
 

@@ -11,7 +11,7 @@ Rules for a backend, vendors' included:
 - the pool has a name (``Traits.thread_pool``), ``TORCH_POOL`` where kernels run on torch's own threads (OpenMP code
   that is loaded after torch does, since a process has one OpenMP runtime of a name).
 
-Invariants: follows ``torch.set_num_threads``, and so ``OMP_NUM_THREADS``; nobody else's setting is changed.
+Invariants: follows ``torch.set_num_threads``, and so ``OMP_NUM_THREADS``; no setting of other code is changed.
 Non-goals: stopping threads of torch's own pool from spinning; see ``mixbackend.host.threads``.
 """
 

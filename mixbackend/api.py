@@ -81,7 +81,7 @@ def invalidate(model: torch.nn.Module) -> None:
     use for each hundred megabytes of weights. On GPUs such edits are not seen by themselves.
 
     Args:
-        model: whose parameters and buffers changed; the module, or what ``torch.compile`` made of it.
+        model: with the parameters and buffers that changed; the module, or what ``torch.compile`` made of it.
 
     Raises:
         MixbackendError: it is no module.

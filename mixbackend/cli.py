@@ -42,7 +42,7 @@ CacheFolder = Annotated[str | None, typer.Option("--dir", help="Cache folder, in
 _BENCHMARKS = "mixbackend.benchmarks.command_line"
 
 PASSES_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""For commands whose options are declared by their body: it has ``main(arguments: Sequence[str]) -> int``."""
+"""For commands with options that their body declares: it has ``main(arguments: Sequence[str]) -> int``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

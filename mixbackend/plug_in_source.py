@@ -1,8 +1,8 @@
 """The source of a plug-in as a digest, where it may change under one and the same fingerprint.
 
-Place: asked by the registry; becomes a part of the fingerprint of backends that are no installed packages: who mends a
-plug-in that he works on does not raise its version each time, and must not meet quarantines, timings and artifacts of
-the code of before.
+Place: asked by the registry; becomes a part of the fingerprint of backends that are no installed packages: an author
+that mends a plug-in does not raise its version each time, and must not meet quarantines, timings and artifacts of the
+code of before.
 Input: a backend. Output: a digest of the files of its class and of the classes that this one is made of: of the whole
 package where the module is in one, of the module alone where it is a lone file, of the class where there is no file
 (a notebook); ``""`` for what is installed, and for what comes along.

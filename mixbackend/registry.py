@@ -69,7 +69,7 @@ class BackendInfo:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Who may be used, and who not.
+    """Which backends may be used, and which not.
 
     Attributes:
         backends: in order of preference among equals, the fallback last unless the user placed it.
@@ -127,7 +127,7 @@ class _Entry:
         return backend
 
     def _complain(self, reason: str) -> None:
-        """Log a fault of the plug-in, once: it is there, so somebody expects it to be used."""
+        """Log a fault of the plug-in, once: it is there, so the user expects it to be used."""
         with self._lock:
             if reason in self._complaints:
                 return
@@ -344,7 +344,7 @@ def resolution(names: Sequence[str] | None = None, required: Collection[str] = (
     """The backends that may be used, each asked about itself now and once, and those that are left out.
 
     Args:
-        names: the user's list, in his order; ``None`` for all, alphabetically. The fallback is added last if missing.
+        names: the user's list, in that order; ``None`` for all, alphabetically. The fallback is added last if missing.
         required: names that must be usable (a rule requires them).
 
     Raises:

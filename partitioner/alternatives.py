@@ -1,4 +1,4 @@
-"""What else could have been decided for the regions of a plan, what that would cost, and who refuses.
+"""What else could have been decided for the regions of a plan, what that would cost, and which backends refuse.
 
 Place: after ``place``, for reports and for tuning. Input: a problem and the placement of a plan. Output: for every
 region and every other backend an ``Alternative``: the region, or what that backend can run of it, goes there and
@@ -30,10 +30,10 @@ class Alternative:
     """Another backend for a region, or for one node.
 
     Attributes:
-        backend: who.
+        backend: name of the other one.
         change_s: seconds by which the plan's true energy would rise; ``None`` if there is no such plan.
         nodes: how many nodes would go.
-        refused: why not, or why not all of it: by this backend, or by whoever would keep too small a rest. Without it
+        refused: why not, or why not all of it: by this backend, or by one that would keep too small a rest. Without it
             and without a ``change_s``, no cut of the regions is legal.
     """
 
@@ -96,7 +96,7 @@ def _region_on(problem: Problem, placement: Placement, mover: Mover, atoms: Sequ
 
 
 def _whole_matches(problem: Problem, placement: Placement, labels: dict[int, int], slot: int) -> dict[int, int]:
-    """Without the parts of matches whose other parts their backend cannot run without them."""
+    """Without the parts of a match if its backend cannot run the other parts alone."""
     while True:
         stuck: set[int] = set()
         for claim in {problem.labels[atom][placement.labels[atom]].claim for atom in labels} - {-1}:

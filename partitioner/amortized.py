@@ -1,11 +1,11 @@
 """Costs that count compiling as well: each call pays its share of the seconds before the first one.
 
 Place: around the cost model of a graph where the user asks for a quick start (``objective: compile_time``).
-Input: seconds of running, and of building by backend. Output: a cost model whose sums are seconds of one call of few,
-``CALLS``, building included.
-Invariants: pure; the costs underneath are not changed; views are built by nobody.
+Input: seconds of running, and of building by backend. Output: a cost model with sums that are seconds of one call of
+few, ``CALLS``, building included.
+Invariants: pure; the costs underneath are not changed; views are not built.
 Non-goals: what caches hold, and that equal regions are built once: a plan of many equal regions builds faster than it
-is priced. An op whose backend states its own seconds (``Supported.cost``) has no share of building; its region has.
+is priced. An op has no share of building if its backend states its seconds (``Supported.cost``); its region has.
 """
 
 from __future__ import annotations

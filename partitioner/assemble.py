@@ -43,7 +43,7 @@ def assemble(
 
 
 def execution_order(problem: Problem, placement: Placement) -> list[int]:
-    """Region numbers in a legal order; among those that could run, the one whose first atom comes first."""
+    """Region numbers in a legal order; among those that could run, the one with the earliest first atom."""
     first: dict[int, int] = {}
     for atom, region in enumerate(placement.regions):
         first.setdefault(region, atom)

@@ -1,6 +1,6 @@
-"""Costs on a device that works beside the processor: who waits for whom decides what counts.
+"""Costs on a device that works beside the processor: which of them waits for the other decides what counts.
 
-Place: around the roofline cost model, for devices whose rates say apart what the processor spends (``HostRates``).
+Place: around the roofline cost model, for devices with separate rates of what the processor spends (``HostRates``).
 The processor queues kernels while the device runs those before them. A plan takes about the larger of two sums: the
 seconds of queueing, H, and the seconds of running, D. What the planner minimises is one sum, so it is given
 ``s * H + (1 - s) * D``: never more than the larger of both, whatever the share s. For the right share the plan that
@@ -48,7 +48,7 @@ class Sides:
 
 
 def weighed(costs: RooflineCostModel, share: float) -> RooflineCostModel:
-    """A cost model whose sums are ``share`` times the processor's seconds plus the rest times the device's.
+    """A cost model with sums of ``share`` times the processor's seconds plus the rest times the device's.
 
     Measurements of whole regions are left out: they were waited for, which is neither side.
     """

@@ -4,8 +4,8 @@ Place: after judging. Input: ``Candidates``. Output: ``Atoms``.
 An atom is one op that computes something (its core) with what moves no data and follows it: the ``getitem`` nodes that
 take its outputs apart, and the views of its outputs. Views of graph inputs, and small constants made from nothing, are
 replicable: they belong to the atom of their first consumer and are copied into the regions of the others.
-Invariants: a node is glued only to a core all of whose backends can run it, so gluing never costs a label; every placed
-node is in exactly one atom; atoms contract to an acyclic graph.
+Invariants: a node is glued to a core only if all backends of the core can run it, so gluing never costs a label; every
+placed node is in exactly one atom; atoms contract to an acyclic graph.
 """
 
 from __future__ import annotations

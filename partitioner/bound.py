@@ -1,7 +1,7 @@
 """The lower bound that the labelling minimises, as factors for variable elimination.
 
-Place: between the problem and the search. Input: a ``Problem``. Output: ``BoundModel``, variables and factors whose
-least sum is at most the true energy of every legal plan.
+Place: between the problem and the search. Input: a ``Problem``. Output: ``BoundModel``, variables and factors with a
+least sum that is at most the true energy of every legal plan.
 
 - Ops and graph inputs: exact, one table per atom.
 - Reads, writes: a reader on the producer's backend that could fuse is taken to fuse (a plan that cuts there costs

@@ -14,7 +14,7 @@ from mixbackend.partitioner.problem import Problem
 
 
 def slack_values(problem: Problem, labels: Sequence[int]) -> Iterator[int]:
-    """Numbers of the values whose write or crossing was split among readers of whom only some pay."""
+    """Numbers of the values with a write or crossing that was split among readers of which only some pay."""
     for number, value in enumerate(problem.values):
         if len(value.uses) < 2:
             continue

@@ -2,7 +2,7 @@
 
 Place: below ``bound``. Input: a ``Problem``. Output: what single values cost, and what rings of atoms have in common,
 by labels. The layers of a model repeat few of them, and the models of one problem differ little: each is made once.
-Invariants: nobody writes into a table; equal questions get the same one.
+Invariants: tables are never written into; equal questions get the same one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ValueTables:
     """What one value costs, by labels.
 
     Attributes:
-        certain: per label of the producer, the write that is due whoever reads it.
+        certain: per label of the producer, the write that is due whatever reads it.
         uncertain: per label of the producer, the write that is due if some reader does not fuse.
         crossings: per label of the producer, per reading backend.
         fused: per use, which pairs of labels fuse.

@@ -26,7 +26,7 @@ class Parts:
         origin: where that figure came from; ``None`` where nothing is computed.
         pattern: name of the match that it is part of, ``""`` for none; the cost of a match is that of its last node.
         reads_s: what it reads from memory.
-        writes_s: its value, if somebody needs it in memory.
+        writes_s: its value, if another atom or the caller needs it in memory.
         crossings_s: taking over what other backends made.
         entry_s: its share of calling the region: all atoms of a region bear the same.
     """

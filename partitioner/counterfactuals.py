@@ -1,7 +1,7 @@
 """Counterfactuals: for regions and nodes of a plan, every other backend with its price or its refusal.
 
-Place: last of the partitioner; handed to reports, which ask when somebody reads them. Input: a ``Question`` (what
-``place`` was given, and the plan). Output: ``RegionAlternatives`` and ``NodeAlternatives`` values.
+Place: last of the partitioner; handed to reports, which ask when they are read. Input: a ``Question`` (what ``place``
+was given, and the plan). Output: ``RegionAlternatives`` and ``NodeAlternatives`` values.
 Invariants: nothing happens before the first question; answers are pure. The alternatives of regions are bounded; they
 and the seconds of ops are made together and kept, those of nodes are made for each question. Graphs are placed again
 only where ``placed`` allows it.

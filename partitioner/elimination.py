@@ -64,7 +64,7 @@ class Solution:
 
 
 def min_degree_order(sizes: Sequence[int], scopes: Iterable[Sequence[int]]) -> Order:
-    """Eliminate the variable whose table is smallest, again and again; ties go to the smaller number."""
+    """Eliminate the variable with the smallest table, again and again; ties go to the smaller number."""
     order = order_within(sizes, scopes, math.inf, math.inf)
     assert order is not None, "everything is within infinity"
     return order

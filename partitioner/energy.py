@@ -8,7 +8,7 @@ A plan gives every atom a label (a backend, perhaps with a matched pattern) and 
        + sum over readers   read(reader)              for each reading atom that does not fuse with the producer
        + sum over values    crossing(producer, b)     once per reading backend b other than the producer's
        + sum over regions   entry(backend)            once; less switch(backend) if all regions are on one pool of
-                                                      threads: nobody has to be woken up
+                                                      threads: none has to be woken up
 
 A reader fuses with the producer if both are in one region and the backend declares the pair of op classes as fused, or
 both run inside the same matched pattern. Views and ``getitem`` cost nothing and move nothing; they stay with their

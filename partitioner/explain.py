@@ -39,7 +39,7 @@ class Saving:
     """What lifting some refusals of one backend would save.
 
     Attributes:
-        backend: who refuses.
+        backend: the one that refuses.
         code: why.
         op: operator that is refused.
         nodes: names of the refused nodes, in graph order.

@@ -2,8 +2,8 @@
 
 Place: around the cost models of both devices, for graphs that have tensors on both (host-side scalars, indices, losses
 that are read). Input: the two models, and what copying between the devices takes (``DeviceModel.transfer``).
-Output: a ``CostModel`` whose borders between the devices have a price: an op that reads tensors of one device and makes
-one on the other is a transfer, and costs what the copy takes, whoever runs it.
+Output: a ``CostModel`` in which borders between the devices have a price: an op that reads tensors of one device and
+makes one on the other is a transfer, and costs what the copy takes on any backend.
 Invariants: pure; tensors without dimensions are passed to kernels by value, and make no op a transfer.
 Non-goals: choosing devices. Where a tensor is, is the user's word.
 """
@@ -71,7 +71,7 @@ class HeterogeneousCosts(CostModel):
         return self.processor_share * self.processor.crossing(producer, consumer, meta)
 
     def entry(self, backend: str) -> float:
-        """On the processor for those who work there alone."""
+        """On the processor for backends that work there alone."""
         if backend in self.on_processor:
             return self.processor_share * self.processor.entry(backend)
         return self.accelerator.entry(backend)

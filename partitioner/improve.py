@@ -1,7 +1,7 @@
 """Exact region costs: what the labelling could not see is put right here.
 
-Place: after regions were formed. Input: a legal placement. Output: a legal placement that every backend accepts, and
-whose true energy no single step lowers; and the refusals of regions on the way.
+Place: after regions were formed. Input: a legal placement. Output: a legal placement that every backend accepts, with a
+true energy that no single step lowers; and the refusals of regions on the way.
 Steps: a region that its backend refuses goes to the next best labels of its atoms, found by the same search with its
 surroundings fixed (never straight to eager). A region is merged with, or absorbed by, its neighbours, or given to
 another backend, while the true energy falls.

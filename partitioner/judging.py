@@ -137,7 +137,7 @@ def _interned(value: Hashable) -> Hashable:
 
 
 def source_of_getitem(node: OpNode) -> str:
-    """Name of the node whose output a ``getitem`` takes apart, ``""`` for other nodes."""
+    """Name of the node that a ``getitem`` takes an output of, ``""`` for other nodes."""
     if node.op != GETITEM:
         return ""
     references = node.references()

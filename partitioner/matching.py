@@ -41,7 +41,7 @@ class Claim:
         backend: its position in the user's order.
         match: where.
         cost: seconds of the whole match, ``None`` for the sum over its ops.
-        priced_as: an op whose price is that of the match, where it has no cost.
+        priced_as: an op with the price of the match, where it has no cost.
     """
 
     backend: int
@@ -151,7 +151,7 @@ class _Finder:
         return tuple(passed), name
 
     def _keeps_elements(self, node: OpNode, allowed: Sequence[str]) -> bool:
-        """Whether an op is one of these, on one tensor all of whose elements it keeps in row-major order."""
+        """Whether an op is one of these, on one tensor, and keeps all of its elements in row-major order."""
         if node.op not in allowed:
             return False
         metas = {name: self._graph.value(name).meta for name in node.references()}
@@ -162,7 +162,7 @@ class _Finder:
         return metas[node.references()[0]] == node.outputs[0]
 
     def _in_front(self, pattern: Any, name: str, trial: _Trial) -> tuple[tuple[str, ...], str]:
-        """The ops that a bound value went through and nobody else needs, nearest first, and the value."""
+        """The ops that a bound value went through and nothing else needs, nearest first, and the value."""
         passed: list[str] = []
         last = 0
         while pattern.behind and name in self._position and name not in trial.nodes:

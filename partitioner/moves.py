@@ -66,7 +66,7 @@ class Mover:
         return min(done, key=lambda item: item.change_s or 0.0) if done else tries[0]
 
     def _with_dissolved(self, wanted: Mapping[int, int]) -> dict[int, int] | None:
-        """Also the labels of atoms whose match loses one of the wanted; ``None`` if they cannot run without it."""
+        """Also the labels of atoms in a match that loses one of the wanted; ``None`` if they cannot run without it."""
         problem, present = self._problem, self._base.labels
         labels = dict(wanted)
         for claim in {problem.labels[atom][present[atom]].claim for atom in wanted} - {-1}:

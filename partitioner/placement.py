@@ -62,7 +62,7 @@ def place(
 
     Args:
         graph: what to place.
-        backends: who may be asked; earlier wins ties.
+        backends: those that may be asked; earlier wins ties.
         costs: prices in seconds.
         preferences: the user's rules, first match wins.
         exclusions: quarantined (node, backend name) pairs.
@@ -72,7 +72,7 @@ def place(
             better than that.
         single: name of a backend that runs all it can, whatever that costs; the fallback fills in.
         corrections: seconds by (node name, backend name) that measurements add to, or take from, the cost of an op.
-        lifted: (node name, backend name) pairs whose refusal does not count: for counterfactuals.
+        lifted: (node name, backend name) pairs of refusals that do not count: for counterfactuals.
         clock: collects the seconds that each step took.
 
     Raises:
@@ -184,7 +184,7 @@ class _Priced:
             names = (backend.name for backend in self._backends)
             plan = replace(
                 plan,
-                # The bound is that of plans whose regions are connected.
+                # The bound is that of plans of connected regions.
                 lower_bound_s=min(solved.bound, plan.estimated_s),
                 single_backend_s=tuple(zip(names, singles, strict=True)),
                 width=solved.labelling.width,
@@ -237,7 +237,7 @@ class Prepared:
         user_rules: verdicts after preferences and pins.
         atoms: the grouping.
         claims: matched patterns.
-        backends: who was asked.
+        backends: those that were asked.
     """
 
     user_rules: UserRules

@@ -1,8 +1,8 @@
 """Plans that outlive a capture: nodes by operator and place in the graph instead of by the names of one capture.
 
 Place: between a ``Plan`` and what keeps it: the database, a lock file, the processes that measure.
-Form: a ``Plan`` whose node names are ``<operator>@<place>``, places counted from 0 over all nodes of the graph; what
-depends on the machine's present state (refusals, bounds) is left out.
+Form: a ``Plan`` with node names ``<operator>@<place>``, places counted from 0 over all nodes of the graph; what depends
+on the machine's present state (refusals, bounds) is left out.
 Invariants: ``local_plan(canonical_plan(plan, graph), graph)`` has the regions of ``plan``; a graph with another
 operator at a place is refused.
 Non-goals: whether the plan is legal or supported; see ``contracts.check_plan``.
@@ -16,7 +16,7 @@ from dataclasses import replace
 from mixbackend.contracts import OpGraph, PlacementError, Plan, PlannedRegion
 
 FIXED = "fixed"
-"""``Plan.search`` of plans that nobody searched for now."""
+"""``Plan.search`` of plans that were not searched for now."""
 
 
 def canonical_plan(plan: Plan, graph: OpGraph) -> Plan:

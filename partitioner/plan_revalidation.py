@@ -2,7 +2,7 @@
 
 Place: instead of ``place`` where a decision holds the placement itself: what was measured, or a lock file.
 Input: an ``OpGraph``, a canonical plan, the backends and rules of now. Output: the plan with the graph's names; or
-everything that speaks against it. What backends refuse that have no part in it is asked when somebody reads it.
+everything that speaks against it. Refusals of backends that have no part in it are computed when they are read.
 Invariants: what is returned is legal, and no op is on a backend that refuses it now, alone or as part of a pattern that
 fits there. Nothing is searched or priced: seconds are those that the plan came with.
 Non-goals: conditions on whole regions; they say what is worth running, and that was decided.

@@ -42,14 +42,14 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """One tensor that an atom produces and that somebody may need in memory.
+    """One tensor that an atom produces and that may be needed in memory.
 
     Attributes:
-        name: of the node whose output it is.
+        name: of the node that it is the output of.
         producer: atom.
         writes: seconds to materialise it, per producing backend.
         crossings: seconds to hand it over, per producing backend, per consuming backend.
-        uses: who reads it.
+        uses: what reads it.
         output: whether the graph returns it.
     """
 

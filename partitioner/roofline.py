@@ -100,7 +100,7 @@ class RooflineCostModel:
         return seconds + max(branches)
 
     def _by_itself(self, backend: str, view: OpView) -> float:
-        """An op whose tensors lie in memory."""
+        """An op with tensors that lie in memory."""
         return self.op(backend, view).seconds + self.traffic(backend, view)
 
     def _kept_inside(self, backend: str, view: OpView) -> float:
@@ -132,8 +132,9 @@ class RooflineCostModel:
     def _padding(self, backend: str, row: str, view: OpView) -> float:
         """Giving the matrices of an unaligned product rows with gaps, and taking them out of the result again.
 
-        That is done by who states how long products take, and not these. In training the loops around a product read
-        and write such rows; in inference its result is what the graph returns, as a rule, in eager's strides.
+        A backend does so if it states how long products take, but not how long unaligned ones take. In training the
+        loops around a product read and write such rows; in inference its result is what the graph returns, as a rule,
+        in eager's strides.
         """
         if view.phase != "inference" or UNALIGNED not in row.split("/"):
             return 0.0

@@ -4,7 +4,7 @@ Place: between solving and assembling, before ``siblings``. Input: a placement, 
 Output: a placement in which such regions are back.
 Regions of a search are connected by values from one op to another. A gradient of a weight shares none with the rest of
 a backward graph: it reads what goes in and is returned. By itself a backend may find it not worth an entry, so it goes
-to another, whose entry costs as much. Beside other ops of the backend it needs no entry at all.
+to another, with an entry that costs as much. Beside other ops of the backend it needs no entry at all.
 Invariants: the quotient graph stays without cycles; no backend refuses what comes of it; the energy falls each time.
 Non-goals: two strays of one backend do not become a region where that backend has no other.
 """

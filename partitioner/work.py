@@ -1,4 +1,4 @@
-"""How much an op has to do, whoever does it.
+"""How much an op has to do, on any backend.
 
 Place: below the roofline cost model; also used to read probes.
 Input: an ``OpView``. Output: FLOP, and stored bytes of tensors.
@@ -73,7 +73,7 @@ _POINTWISE: dict[str, float] = {
     "addcdiv": 5.0,
 }
 _POWERS: dict[float, float] = {2.0: 1.0, 3.0: 2.0, 0.5: 3.0, -0.5: 4.0, -1.0: 3.0, -2.0: 4.0}
-"""FLOP of powers that everybody computes as products, roots and quotients."""
+"""FLOP of powers that all backends compute as products, roots and quotients."""
 _PER_INPUT_ELEMENT: dict[str, float] = {
     "var": 3.0,
     "var_mean": 3.0,

@@ -157,7 +157,7 @@ class CodegenBackend(Backend):
         )
 
     def loading(self, device_type: str) -> str:
-        """The form of artifacts, torch's kernels whose packing code relies on, and what the target says."""
+        """The form of artifacts, the kernels of torch that code relies on for packing, and what the target says."""
         return f"{FORMAT} kernels={torch.backends.cpu.get_cpu_capability()} {self.targets[device_type].loading()}"
 
     def kit(self, device_type: str) -> bytes | None:
@@ -197,7 +197,7 @@ class CodegenBackend(Backend):
         return (*attention, *product_patterns(multiplying)) if multiplying else attention
 
     def _having(self, template: str) -> frozenset[str]:
-        """Devices whose target has a template."""
+        """Devices with a target that has a template."""
         return frozenset(device for device, target in self.targets.items() if template in target.traits().templates)
 
     def decline(self, sketch: RegionSketch) -> Unsupported | None:
@@ -356,7 +356,7 @@ def _constant_places(region: Region) -> tuple[int, ...]:
 
 
 def _constants(region: Region) -> frozenset[str]:
-    """Names of the inputs whose values are known when the region is bound."""
+    """Names of the inputs with values that are known when the region is bound."""
     return frozenset(region.inputs[place].name for place in _constant_places(region))
 
 

@@ -44,7 +44,7 @@ def _weights(scores: Op, copied: bool, expanded: bool) -> Op:
 
 @lru_cache(maxsize=8)
 def attention_patterns(devices: frozenset[str]) -> tuple[Pattern, ...]:
-    """All forms, on devices whose target has the template."""
+    """All forms, on devices with a target that has the template."""
     return tuple(_all(devices))
 
 

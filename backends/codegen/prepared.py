@@ -3,8 +3,8 @@
 Place: between ``schedule`` and the target, for regions with constant inputs.
 Input: a program and the names of its constant inputs. Output: a program that computes values of them, and the rest,
 which takes these values as further inputs.
-Only whole kernels move, those that write nothing but the workspace and whose memory has known sizes: copies of weights
-in the order in which kernels read them.
+Only whole kernels move, those that write nothing but the workspace and have memory of known sizes: copies of weights in
+the order in which kernels read them.
 Invariants: the two programs one after the other do what the program did. The kernels are the same, and compile once.
 """
 
@@ -39,7 +39,7 @@ def prepare(program: Program, constants: frozenset[str]) -> PreparedProgram | No
     """Take a program apart; ``None`` if no kernel reads constants alone, or random numbers are drawn: that is training.
 
     Args:
-        constants: names of inputs whose values are known when the region is bound.
+        constants: names of inputs with values that are known when the region is bound.
     """
     calls = _constant_calls(program, constants)
     if not calls or program.draws != 0:
@@ -70,7 +70,7 @@ def _planned_anew(program: Program) -> Program:
 
 
 def _constant_calls(program: Program, constants: frozenset[str]) -> list[KernelCall]:
-    """Calls that read constants, and what such calls made, into pieces that nobody else writes."""
+    """Calls that read constants, and what such calls made, into pieces that nothing else writes."""
     sizes = {piece.name: piece.size for piece in program.workspace}
     writers = [name for call in program.calls for name in _written(call)]
     known = constants - set(program.written)

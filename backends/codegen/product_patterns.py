@@ -1,4 +1,4 @@
-"""Patterns: a product whose right matrix is a quantised weight as wider numbers, as one label for the planner.
+"""Patterns: a product with a quantised weight, as wider numbers, for its right matrix, as one label for the planner.
 
 Place: ``Backend.patterns`` of targets with the template ``product``; ``schedule.packed_products`` packs the weight as
 it is stored, so that a conversion costs nothing. Scales, one for each column, follow the product as any map does.
@@ -51,7 +51,7 @@ _TURNS = ("aten.t.default", "aten.permute.default", "aten.transpose.int")
 
 @lru_cache(maxsize=8)
 def product_patterns(devices: frozenset[str]) -> tuple[Pattern, ...]:
-    """All forms, on devices whose target has the template."""
+    """All forms, on devices with a target that has the template."""
     return tuple(_all(devices))
 
 

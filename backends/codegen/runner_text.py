@@ -207,7 +207,7 @@ class _Text:
             return self._names[expression]
         parts = [self(part) for part in expression.args]
         if expression.func in (FloorDiv, Modulo) and not expression.args[1].is_positive:
-            # Where a divisor is 0, it is the size of a tensor without elements, and nobody asks for the quotient.
+            # Where a divisor is 0, it is the size of a tensor without elements, and the quotient is not needed.
             parts[1] = f"({parts[1]} or 1)"
         joiner = {sympy.Add: " + ", sympy.Mul: " * ", FloorDiv: " // ", Modulo: " % "}.get(expression.func)
         if joiner is not None:

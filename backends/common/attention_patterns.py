@@ -1,8 +1,8 @@
 """Patterns: attention written out as two products and a softmax, as one label for the planner.
 
-Place: part of ``Backend.patterns`` where a GPU's kernels for attention take what matched, whoever's they are; each
+Place: part of ``Backend.patterns`` where a GPU's kernels for attention take what matched, from any library; each
 backend writes it in its own way. Torch itself writes attention out where its rules find no kernel, in float32 between
-16-bit values: for a mask whose last dimension is expanded, for instance.
+16-bit values: for a mask with an expanded last dimension, for instance.
 Form: ``bmm(softmax(bmm(query, keys) * scale + mask), values)``, with and without the mask; numbers as factors of the
 query, the keys or the scores; conversions, copies and reshapes in between. A transpose back to rows of heads and its
 copy belong to it: kernels give that layout by themselves.
@@ -46,7 +46,7 @@ CONVERSION = "aten._to_copy.default"
 FACTORS = ("aten.mul.Scalar", "aten.mul.Tensor", "aten.div.Scalar", "aten.div.Tensor")
 TURNS = ("aten.transpose.int", "aten.permute.default")
 EQUAL = "aten._scaled_dot_product_efficient_attention.default"
-"""The operator whose price a match has."""
+"""The operator with the price of a match."""
 
 _RESHAPE, _EXPAND, _COPY = "aten.reshape.default", "aten.expand.default", "aten.clone.default"
 _PASSED = (_RESHAPE, _EXPAND, _COPY, CONVERSION)

@@ -1,6 +1,6 @@
 """Which of several ways to compute the same was the fastest: remembered by what was asked, for later processes too.
 
-Place: beside whoever runs ways against one another (plans of kernels, libraries' kernels). Input: a question, which
+Place: beside modules that run ways against one another (plans of kernels, libraries' kernels). Input: a question, which
 holds all that the answer depends on: the machine, versions, shapes. Output: the place of the fastest among the ways.
 Invariants: an answer is a small number in a file of its own, which appears whole; what cannot be read, or names no way,
 counts as unknown; where nothing can be written, this process alone remembers.

@@ -8,8 +8,8 @@ waits for one), so that the child finds what they guard whole. Locks that are he
 not waited for: in the child they are free, and what was being made is made again.
 Invariants: a fork waits at most ``LONGEST_S``; what is held even then is free in the child, too. A reentrant lock that
 the thread which forks holds stays its own. What no child may inherit is closed while the locks are held.
-Non-goals: locks of torch, of libraries and of OpenMP: a child whose parent used several threads of torch's must call
-``torch.set_num_threads(1)``, in eager as well.
+Non-goals: locks of torch, of libraries and of OpenMP: a child must call ``torch.set_num_threads(1)``, in eager as well,
+if its parent used several threads of torch's.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def library_prior(backend: str, device: DeviceModel, rows: Sequence[str]) -> Bac
     """Rates to assume of a library's kernels on a GPU; nothing for other devices.
 
     Args:
-        backend, device: whose, and where.
+        backend, device: the backend that has them, and where it runs.
         rows: what it has kernels for, beside the pointwise ops that run in these while they wait for memory.
     """
     if device.place.type != "cuda":

@@ -28,7 +28,7 @@ FOLDER_VARIABLE = "MIXBACKEND_CACHE"
 
 
 def usual_cache_folder() -> Path:
-    """Where the user's caches of this project are; it need not be there, and nobody vouches for it."""
+    """Where the user's caches of this project are; it need not be there, and is not checked."""
     named = os.environ.get(FOLDER_VARIABLE, "")
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("mixbackend", appauthor=False))
 
@@ -68,7 +68,7 @@ def _copy_files(cache_folder: Path | None, to: Path) -> None:
 
 @cache
 def _usual(usual: Path, user: int) -> Path | None:
-    """The folder if this user, who may be another one in a fork, can trust and write it."""
+    """The folder if this user (another one, perhaps, in a fork) can trust and write it."""
     try:
         usual.mkdir(mode=0o700, parents=True, exist_ok=True)
         usual = usual.resolve(strict=True)

@@ -1,11 +1,11 @@
-"""The temporary folder of this process, for what has no usable cache folder: one, and removed when nobody uses it.
+"""The temporary folder of this process, for what has no usable cache folder: one, and removed when it is unused.
 
 Place: below ``private_folder`` and the storage's ``folder``. Input: none. Output: a folder that only this user can
-write to, the same for everybody in the process.
+write to, the same for the whole process.
 Method: a lock on a file in the folder says that it is in use: the system lets go of it however a process ends, and
 forks hold it, too. The process removes its folder at its end; when it makes one, and at its end, it also removes those
 of processes that were killed.
-Invariants: only folders of this user, with this name and with such a file that nobody has locked are removed.
+Invariants: only folders of this user, with this name and with such a file that is not locked are removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ProcessFolder:
         with self._lock:
             if self._path is None or self._owner != os.getpid():
                 return
-            # A fork that still runs holds the lock as well; whoever comes next removes the folder then.
+            # A fork that still runs holds the lock as well; a later process removes the folder then.
             os.close(self._held)
             if fcntl is None:
                 shutil.rmtree(self._path, ignore_errors=True)
@@ -81,7 +81,7 @@ def _made() -> tuple[Path, int]:
         held = os.open(folder / _IN_USE, os.O_CREAT | os.O_RDWR, 0o600)
         if fcntl is None or (_take(held) and (folder / _IN_USE).exists()):
             return folder, held
-        # Somebody found it before it was locked, and removes it.
+        # Another process found it before it was locked, and removes it.
         os.close(held)
 
 
@@ -98,7 +98,7 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _take(descriptor: int) -> bool:
-    """Lock a file without waiting; whether nobody else has locked it."""
+    """Lock a file without waiting; false if it is locked elsewhere."""
     if fcntl is None:
         return False
     try:
@@ -117,5 +117,5 @@ def process_folder() -> Path:
 
 
 def process_folder_if_any() -> Path | None:
-    """The same; ``None`` where nobody asked for it yet."""
+    """The same; ``None`` where it was not asked for yet."""
     return _folder.made()

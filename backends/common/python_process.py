@@ -1,6 +1,6 @@
 """How processes of our own are started: as ``python -m MODULE``, but for the current folder.
 
-Place: beside whoever starts a Python process. Input: a module. Output: the command.
+Place: beside modules that start a Python process. Input: a module. Output: the command.
 ``python -m`` finds what lies in the current folder first: a ``random.py`` there would be imported in place of Python's.
 Python's own ``-P`` forbids that from 3.11 on; this does so in every version.
 """

@@ -2,7 +2,7 @@
 
 Place: below ``retrace``. Layers of a model repeat, and to decompose an op takes ten times as long as to copy what
 another one became.
-Input: a graph whose ops are run on fake tensors inside ``make_fx``. Output: what its outputs are; the trace is as if
+Input: a graph of ops that are run on fake tensors inside ``make_fx``. Output: what its outputs are; the trace is as if
 every op had been run.
 Invariants: ops are equal if operator, numbers, and the dtypes, devices, sizes, strides and offsets of all tensors are,
 and if these are the same tensor at the same places. Every value is a tensor of its own, a view where the first of its

@@ -1,6 +1,6 @@
 """Re-trace: a region's graph once more, with another decomposition table and with symbols of its own.
 
-Place: called inside ``compile`` by backends whose ``Traits.decomposition`` is not ``"none"``.
+Place: called inside ``compile`` by backends with a ``Traits.decomposition`` other than ``"none"``.
 Input: a ``Region`` and a level. Output: a graph with a placeholder per symbol, and then the same placeholders and
 outputs in the same order.
 Invariants: the region is only read. The new graph's symbols are its own: whatever a compiler asks about them adds no
@@ -61,7 +61,7 @@ class Retraced:
     arguments: Callable[[Sequence[Any]], list[Any]]
 
     def preconditions(self) -> tuple[Condition, ...]:
-        """What has been assumed about the region's sizes up to now, by tracing or by whoever compiled the graph.
+        """What has been assumed about the region's sizes up to now, by tracing or by the code that compiled the graph.
 
         Raises:
             ValueError: an assumption cannot be stated as a condition.

@@ -1,4 +1,4 @@
-"""How many compilers a backend may run at once in this process: one per core, unless somebody said fewer.
+"""How many compilers a backend may run at once in this process: one per core, unless fewer were set.
 
 Place: asked by backends that start compilers; told by processes that work behind the user's, which have one thread.
 """

@@ -1,4 +1,4 @@
-"""Written last: a region whose ops write into its inputs, as one that computes everything and then writes.
+"""Written last: a region of ops that write into its inputs, as one that computes everything and then writes.
 
 Place: below ``retrace``, for compilers that take functional graphs with their writes at the end, as AOTAutograd makes
 them. Input: a region's graph, run on fake tensors inside ``make_fx``. Output: what its outputs are; the trace ends in

@@ -65,5 +65,5 @@ class CublasLtBackend(LibraryBackend):
         return Kernels(judge, PATTERNS, LIBRARY)
 
     def prior(self, device: DeviceModel) -> BackendRates | None:
-        """What its kernels usually reach, whoever calls them."""
+        """What its kernels usually reach, for any caller."""
         return library_prior(self.name, device, _ROWS)

@@ -14,7 +14,7 @@ from mixbackend.backends.cublaslt.support import judge, refuse_epilogue
 from mixbackend.contracts import Match, Op, Pattern, Supported, Unsupported, Verdict
 
 PRODUCT = "product"
-"""Part name of the op whose kernel does everything."""
+"""Part name of the op with the kernel that does everything."""
 GELU = frozenset({"linear_gelu_tanh", "linear_gelu_formula", "linear_gelu_formula_integer"})
 """Patterns that end in GELU; the other ends in ReLU."""
 

@@ -61,7 +61,7 @@ class DynamoCompiler:
         support: what it takes.
         decomposition: of the graphs that it is given.
         inputs: ``fake`` tensors as examples, or real ones of ``zeros``.
-        packages: import names of packages that it needs and whose versions change what it does.
+        packages: import names of packages that it needs, with versions that change what it does.
     """
 
     function: CompileFunction
@@ -135,11 +135,11 @@ class DynamoBackend(Backend):
     def compile(self, region: Region) -> CompiledRegion:
         """Hand a region over as Dynamo hands over graphs."""
         traced = retrace_apart(region, self.compiler.decomposition)
-        # TorchScript reads a module's class, and must not find that of one whose code is written later.
+        # TorchScript reads a module's class, and must not find that of one with code that is written later.
         graph_module = torch.fx.GraphModule(traced.graph_module, traced.graph_module.graph)
         source = graph_module.code
         if not traced.originals:
-            # What is made fake anew, too, has the sizes that it has: no symbol is anybody's size.
+            # What is made fake anew, too, has the sizes that it has: no size is a symbol.
             traced.fake_mode.static_shapes = True
         with tracing_apart(traced.fake_mode), written_at_once():
             inputs = list(traced.inputs) if self.compiler.inputs == "fake" else _zeros(region, traced)

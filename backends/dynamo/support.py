@@ -1,7 +1,7 @@
 """What a backend of Dynamo is given: operators, types, devices, sizes.
 
 Place: ``DynamoBackend.judge``. Input: an op view. Output: a verdict.
-Invariants: random, writing, collective and higher-order ops, and those whose sizes depend on values, are refused
+Invariants: random, writing, collective and higher-order ops, and those with sizes that depend on values, are refused
 whatever the user's word: the contract of Dynamo's backends says nothing of how they are kept in order.
 """
 

@@ -187,7 +187,7 @@ class InductorBackend(Backend):
 
 
 def _exact_outputs(region: Region) -> list[int]:
-    """Places of the outputs whose strides are promised."""
+    """Places of the outputs with promised strides."""
     return [index for index, output in enumerate(region.outputs) if output.exact_stride]
 
 
@@ -208,8 +208,8 @@ def _static_places(region: Region, symbols: int) -> tuple[int, ...]:
 
 
 def _late_kernels(region: Region) -> contextlib.AbstractContextManager[LateKernels | None]:
-    """On a GPU the next region is written while kernels of this one are compiled; on the processor, what compiles
-    would disturb whoever times something there. Behind the user's process nothing runs that could be waited for."""
+    """On a GPU the next region is written while kernels of this one are compiled; on the processor, compilations would
+    disturb timings there. Behind the user's process nothing runs that could be waited for."""
     metas = [item.meta for item in region.inputs] + [item.meta for item in region.outputs]
     late = accelerator(metas) == "cuda" and not works_behind()
     return kernels_later() if late else contextlib.nullcontext()
@@ -271,7 +271,7 @@ def _compiler() -> str | None:
 
 
 def _why_no_compiler() -> str:
-    """What is lacking, in the words of others who lack it."""
+    """What is lacking, in the words of other backends that need a compiler."""
     try:
         other = find_compiler().command[0]
     except NoCompilerError as error:

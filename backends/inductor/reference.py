@@ -5,7 +5,7 @@ Input: what was compiled. Output: JSON. Inductor keeps code and kernels itself, 
 a region becomes; to make that graph again, and its key, takes longer than to load what lies there.
 Invariants: a reference is followed only where inductor would make the same of the region again (``surroundings``); it
 is a plain name, so that it leads nowhere but into that cache.
-Non-goals: regions with symbolic sizes, whose guards are found by tracing.
+Non-goals: regions with symbolic sizes: their guards are found by tracing.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def _refuse_attention(view: OpView) -> Unsupported | None:
 
 
 def _refuse_window(view: OpView) -> Unsupported | None:
-    """Convolutions whose windows are no numbers: lowering them assumes which of several sizes is larger, and that is no
-    condition on one size, as a region's preconditions are."""
+    """Convolutions with windows that are no numbers: lowering them assumes which of several sizes is larger, and that
+    is no condition on one size, as a region's preconditions are."""
     if view.op != "aten.convolution.default":
         return None
     weight = view.tensor("weight")

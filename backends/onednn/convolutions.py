@@ -2,7 +2,7 @@
 
 Place: rules of ``library``. The kernels follow torch's layouts: channels-last results for channels-last images or
 weights, else row-major ones; a packed weight makes every result channels-last.
-Constant weights are packed when a region is bound, but for row-major images whose result must be row-major: turning it
+Constant weights are packed when a region is bound, but for row-major images if the result must be row-major: turning it
 back costs more than the packed weight gains.
 """
 

@@ -1,8 +1,8 @@
-"""Epilogues: what a product or convolution does to its result before anybody else sees it.
+"""Epilogues: what a product or convolution does to its result before anything else reads it.
 
 Place: the vocabulary of ``patterns`` (which ops form an epilogue) and of the kernels' rules (how it is asked for).
 Two ways: inside the kernel, where it costs nothing; or in place on the kernel's fresh result. The second is for ops
-whose fused form would lose a NaN (oneDNN's relu and clipping return a bound for it, torch returns NaN).
+with a fused form that would lose a NaN (oneDNN's relu and clipping return a bound for it, torch returns NaN).
 Invariants: an epilogue keeps shapes, and gives what torch gives for infinities and NaN.
 """
 

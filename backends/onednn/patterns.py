@@ -19,7 +19,7 @@ from mixbackend.contracts import Any as Anything
 from mixbackend.contracts import Literal, Match, Op, OpView, Pattern, Supported, TensorMeta, Unsupported, Verdict
 
 PRODUCT = "product"
-"""Part name of the op whose kernel does everything."""
+"""Part name of the op with the kernel that does everything."""
 _COMBINATION = "combination"
 _OTHER = "other"
 

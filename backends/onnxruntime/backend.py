@@ -1,10 +1,10 @@
 """The ONNX Runtime backend: regions as ONNX models on the CPU.
 
 Place: one backend among others; the planner knows nothing of it but the contract.
-Input: regions whose ops are in the lowering's table. Output: sessions, zero copy both ways.
+Input: regions of ops that are in the lowering's table. Output: sessions, zero copy both ways.
 Invariants: the runtime is imported only when something is compiled or loaded; weights are inputs at every call, so
-updates are always seen, but for constants that somebody binds and watches; a verdict comes from the same table that
-writes the model.
+updates are always seen, but for constants that are bound and watched; a verdict comes from the same table that writes
+the model.
 """
 
 from __future__ import annotations

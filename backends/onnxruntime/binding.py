@@ -1,11 +1,11 @@
-"""Binding: a model whose constant inputs become initialisers.
+"""Binding: a model in which constant inputs become initialisers.
 
 Place: behind ``CompiledRegion.bind``. The stored model keeps weights as inputs, so its text is small and one model
 serves all layers; only here do values come in, and the runtime folds, fuses and packs them when the session opens.
 Input: a model, its entrances, one tensor per constant input. Output: ``BoundModel``.
 Invariants: large constants are not copied on the way in: the model refers to them as external data, each under its own
 name, which the runtime is given on torch's own storage. Where the runtime keeps a constant as it is, later writes into
-it are seen by some kernels and not by others: whoever binds must watch and bind again.
+it are seen by some kernels and not by others: code that binds must watch and bind again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mixbackend.backends.onnxruntime.exchange import in_order
 _WRITTEN_BYTES = 1024
 """Constants up to this size are written into the model: the runtime reads shapes and axes only from there."""
 _PACKED = {"Gemm": 1, "MatMul": 1, "Conv": 1, "ConvTranspose": 1}
-"""Operators whose weight the runtime keeps in a layout of its own, with the weight's position."""
+"""Operators with a weight that the runtime keeps in a layout of its own, with the weight's position."""
 _CARRIED = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Cast", "Identity"})
 
 

@@ -86,7 +86,7 @@ class _Opener:
 
 
 class _Late:
-    """A run whose session is opened by its first call: where constants are bound, it may never be called."""
+    """A run with a session that its first call opens: where constants are bound, it may never be called."""
 
     def __init__(self, opening: Any) -> None:
         self._opening = opening

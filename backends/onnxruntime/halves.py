@@ -21,9 +21,9 @@ _STEPS = frozenset(
     "threshold.default threshold_backward.default hardtanh_backward.default hardsigmoid_backward.default "
     "hardswish_backward.default leaky_relu_backward.default elu_backward.default nan_to_num.default".split()
 )
-"""Ops with steps whose results are floats."""
+"""Ops with steps that result in floats."""
 _BLIND = frozenset({"factory", "view", "attention"})
-"""Classes whose results of whole numbers do not come from the values."""
+"""Classes with results of whole numbers that do not come from the values."""
 
 
 def steps_over_halves(view: OpView) -> bool:

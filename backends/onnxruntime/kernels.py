@@ -58,7 +58,7 @@ KERNELS: dict[str, frozenset[torch.dtype]] = {
 """Element types per ONNX operator; an operator that the lowering writes and that is missing here is a fault."""
 
 _ATTENTION_SINCE = (1, 31)
-"""First release whose ``Attention`` is held against torch's here, rows that see nothing included."""
+"""First release with an ``Attention`` that is held against torch's here, rows that see nothing included."""
 
 
 def target(version: tuple[int, ...]) -> Target:

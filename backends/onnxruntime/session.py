@@ -70,7 +70,7 @@ def open_session(
 
 
 def _lend(options: onnxruntime.SessionOptions, names: Sequence[str], values: Sequence[torch.Tensor]) -> None:
-    """Constants as files whose content is in memory: optimiser and kernels read them there."""
+    """Constants as files with content in memory: optimiser and kernels read them there."""
     files = [value.reshape(-1).view(torch.uint8).numpy() for value in values]
     options.add_external_initializers_from_files_in_memory(list(names), files, [file.nbytes for file in files])
     options.add_session_config_entry("session.use_external_initializer_file_buffers_directly", "1")

@@ -2,7 +2,7 @@
 
 Place: under the worker that builds engines and under what runs them. Input: the module ``tensorrt``. Output: steps that
 read the same for versions 8.6 to 11; the table in ``versions`` says what they go around.
-Invariants: nobody else touches what differs. What is the same everywhere (tensor names and addresses,
+Invariants: no other module touches what differs. What is the same everywhere (tensor names and addresses,
 ``execute_async_v3``, timing caches, profiles) is used where it is needed.
 """
 
@@ -123,7 +123,7 @@ class Api:
         return self.trt.Runtime(self.logger)
 
     def context(self, engine: Any) -> Any:
-        """An execution context whose scratch memory the caller gives.
+        """An execution context with scratch memory that the caller gives.
 
         Raises:
             RuntimeError: there is no memory left for it.

@@ -3,7 +3,7 @@
 Place: one backend among others; the planner knows nothing of it but the contract.
 Input: regions of inference, static or with sizes in ranges. Output: engines, each built in a process of its own.
 Invariants: TensorRT is imported only when an engine is opened; a verdict comes from the table that writes the model and
-from what the installed release takes; weights that change are seen, since whoever binds them watches them.
+from what the installed release takes; weights that change are seen, since the code that binds them watches them.
 """
 
 from __future__ import annotations

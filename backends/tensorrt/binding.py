@@ -95,7 +95,7 @@ class AnyValues:
         return list(self.bind(inputs).run(inputs))
 
     def engine(self) -> Engine:
-        """An engine that nobody else has."""
+        """An engine that nothing else uses."""
         with self._lock:
             if self._opened:
                 return self._opened.pop()

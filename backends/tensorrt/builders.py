@@ -73,7 +73,7 @@ class Builder:
         before = os.fstat(self._errors.fileno()).st_size
         self._done = False
         with suppress(OSError):
-            # Why nobody reads it is told by how the process ended.
+            # If nothing reads it, the way in which the process ended tells why.
             assert self._process.stdin is not None
             self._process.stdin.write(f"{folder}\n")
             self._process.stdin.flush()

@@ -31,7 +31,7 @@ def compile_region(region: Region, release: Release, key: str, run_build: RunBui
     """Build a region's engine, unless it waits for the values of its weights.
 
     Args:
-        region: all of whose ops are supported.
+        region: of ops that are all supported.
         release: of TensorRT.
         key: of everything that timings of tactics depend on.
         run_build: builds engines; by default in another process.

@@ -37,7 +37,7 @@ def hold_float32(network: Any, trt: Any, float32: Mapping[str, bool]) -> None:
     """
     free = {trt.LayerType.CONSTANT, trt.LayerType.CAST, trt.LayerType.SHAPE}
     read: set[str] = set()
-    # Who reads a tensor comes after who makes it.
+    # The layers that read a tensor come after the one that makes it.
     for index in reversed(range(network.num_layers)):
         layer = network.get_layer(index)
         made = [layer.get_output(place) for place in range(layer.num_outputs)]

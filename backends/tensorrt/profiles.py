@@ -21,7 +21,7 @@ from mixbackend.contracts import Condition, SymbolicSize, hint_of
 REACH = 4
 """Sizes without bound are served up to so many times their hint."""
 _WIDE = 4
-"""A range whose largest size is more than so many times its least has a profile of its own around the hint."""
+"""A range has a profile of its own around the hint if its largest size is more than so many times its least."""
 
 Shape = tuple[int, ...]
 
@@ -51,7 +51,7 @@ class _Range:
 
 
 def profiles(entrances: Sequence[Entrance]) -> tuple[Profile, ...]:
-    """Profiles in the order in which they are tried; none for a region whose sizes are all known.
+    """Profiles in the order in which they are tried; none for a region of known sizes.
 
     Raises:
         LoweringError: a size is no function of the others that grows with them.

@@ -182,7 +182,7 @@ class StreamOrder:
         if self._device.type != "cuda":
             return 0
         current = torch.cuda.current_stream(self._device)
-        # A recording must not wait for streams outside of it; whoever records has waited before.
+        # A recording must not wait for streams outside of it; the code that records has waited before.
         if torch.cuda.is_current_stream_capturing():
             return int(current.cuda_stream)
         stream = self._beside(current) if current.cuda_stream == 0 else current

@@ -54,7 +54,7 @@ class Support:
 
     Args:
         release: of TensorRT.
-        devices: types of the devices whose tensors are taken.
+        devices: types of the devices from which tensors are taken.
     """
 
     def __init__(self, release: Release, devices: frozenset[str]) -> None:

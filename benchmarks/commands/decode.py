@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
                 lambda text, precision=precision: print(f"{precision}: {text}", file=sys.stderr, flush=True),  # type: ignore[misc]
             )
             found = _compared(records)
-            # Whoever ends a long run keeps what it found.
+            # A long run that is ended keeps what it found.
             for line in found:
                 print(json.dumps(line), file=sys.stderr, flush=True)
             lines += found

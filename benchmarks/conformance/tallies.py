@@ -1,6 +1,6 @@
 """Records of operator samples, added up.
 
-Place: between the results file and whoever tells: the command, the page.
+Place: between the results file and what tells of it: the command, the page.
 """
 
 from __future__ import annotations

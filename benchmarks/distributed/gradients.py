@@ -1,9 +1,9 @@
 """Gradients of a spread module: whole, held against one process's, and compared bit by bit where ranks have copies.
 
 Place: below ``rank``. Input: a module after a backward. Output: ``Gradient`` by the name that the parameter has in a
-module that nobody wrapped, errors, and a digest.
-Method: an error is relative, root of mean squares over all values of a parameter; a parameter whose gradient is nothing
-but rounding (a bias before a norm) is measured by a thousandth of what all gradients are.
+module that is not wrapped, errors, and a digest.
+Method: an error is relative, root of mean squares over all values of a parameter; a parameter with a gradient of
+nothing but rounding (a bias before a norm) is measured by a thousandth of what all gradients are.
 Invariants: every rank asks for every parameter, in one order: what is split is gathered by collectives.
 """
 

@@ -2,7 +2,7 @@
 
 Place: below ``rank``. Input: steps to profile on one GPU. Output: ``Overlap``. Kernels of NCCL wait for the other
 ranks, so their time is that of communication and of ranks that come late.
-Non-goals: gloo, whose threads are no device of the profiler's.
+Non-goals: gloo: its threads are no device of the profiler's.
 """
 
 from __future__ import annotations

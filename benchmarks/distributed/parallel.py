@@ -1,7 +1,7 @@
 """A case on the ranks of a job: spread, compiled as its users compile it, and one training step of it.
 
 Place: between ``cases`` and ``rank``. Input: a case, the place of this rank, what compiles a module. Output:
-``Training``, whose ``step`` is forward, loss, backward and plain SGD.
+``Training``, with a ``step`` of forward, loss, backward and plain SGD.
 How: whole models under DDP; decoders layer by layer with ``fullgraph``, before FSDP2 wraps the compiled layers, after
 DTensor split their products, as trainers do. With activation checkpointing (FSDP2) a layer is checkpointed inside what
 is compiled. On one rank the same without anything to share: what scaling is counted from.

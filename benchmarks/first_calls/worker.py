@@ -26,7 +26,7 @@ MLP = "mlp"
 TRUE_SIZE = "true-size:"
 """Before the name of a real architecture at true size, one sample, as ``bench peers`` has them."""
 ON_GPU = "gpu:"
-"""Before ``MLP``, or the name of a row of the GPU benchmark, whose phase is the row's own."""
+"""Before ``MLP``, or the name of a row of the GPU benchmark; the phase is the row's own."""
 
 _WIDTHS, _ROWS = (256, 512, 512, 256, 64), 64
 

@@ -1,7 +1,7 @@
 """Many programs, in worker processes, into a file that can be resumed.
 
 Place: between the command line and ``worker``. Input: seeds and settings, a results file. Output: rows.
-Invariants: one row per program and setting; a crash or a hang costs one program, whose row says so (a crash of eager
+Invariants: one row per program and setting; a crash or a hang costs one program, and its row says so (a crash of eager
 alone is torch's); what is in the file is not run again.
 """
 

@@ -29,7 +29,7 @@ class Finding:
         label: of what.
         detail: in words.
         size: of a value's error, relative to the largest number of the reference.
-        backend: whom an event is about.
+        backend: the one that an event is about.
     """
 
     kind: str

@@ -31,7 +31,7 @@ class Observation:
 
     Attributes:
         tensors: values by what they are (``call 1: output 0``, ``call 0: gradient of p0``, ...).
-        facts: what must be equal to eager's: types, shapes, strides, who shares memory.
+        facts: what must be equal to eager's: types, shapes, strides, which tensors share memory.
         writes: how often each input's version advanced.
         error: class of what was raised, ``""`` if nothing; with ``where`` (the call) and ``message``.
         random: what random operators drew.
@@ -170,7 +170,7 @@ def _outputs(prefix: str, outputs: list[torch.Tensor], known: dict[str, torch.Te
             memory = storage_key(item)
             group = [(name, other) for name, other in everyone if other.numel() and storage_key(other) == memory]
             names = [f"{name}{' itself' if other is item else ''}" for name, other in group if name != label]
-            # Where the memory begins of which nobody has the first number, nobody sees.
+            # Where memory begins cannot be seen if no tensor has its first number.
             first = item.storage_offset() - min(other.storage_offset() for _, other in group)
             told = f"of {', '.join(names)} from {first}" if names else "of its own"
             seen.facts[f"{prefix}memory of {label}"] = told

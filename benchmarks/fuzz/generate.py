@@ -272,7 +272,7 @@ class _Drawing:
         return found
 
     def _spoil(self, value: _Value) -> None:
-        """Whoever shares memory with what was written is exact no more."""
+        """Values that share memory with what was written are no longer exact."""
         if value.kind not in "fz":
             return
         place = value.each[0].untyped_storage().data_ptr()
@@ -296,7 +296,7 @@ class _Drawing:
         return self.random.choice(found) if found else None
 
     def failure(self) -> None:
-        """A line that eager refuses when it runs, whose result is returned."""
+        """A line that eager refuses when it runs; its result is returned."""
         tensors = [item for item in self.values if item.kind in "fi" and item.each[0].dim()]
         if not tensors:
             return

@@ -1,4 +1,4 @@
-"""One program in one setting: what is wrong with it, and whose fault that is.
+"""One program in one setting: what is wrong with it, and where the fault is.
 
 Place: between ``generate`` with ``settings`` and the campaign. Input: program, setting, seed. Output: a ``Verdict``.
 Invariants: a difference that eager-with-capture (aot_eager) or inductor shows in the same place is torch's, and so is
@@ -104,11 +104,11 @@ def judge(program: Program, setting: str, seed: int, controls: bool = True) -> V
         program: what to compile.
         setting: how.
         seed: of the setting's random part.
-        controls: whether to ask inductor as well whose fault a difference is; aot_eager is asked always.
+        controls: whether inductor, too, is run to find where the fault of a difference is; aot_eager always is.
     """
     program, trying = (repeated(program), opened()) if setting == "live" else (program, contextlib.nullcontext())
     known = truth(program)
-    # Nothing of other programs is known: neither code, nor who failed before.
+    # Nothing of other programs is known: neither code, nor which backends failed before.
     with _folder() as cache, trying:
         mixture = Mixture(load_config({**configuration(setting, seed), "cache": {"dir": cache}}))
         mine = run(program, _with(program, mixture))

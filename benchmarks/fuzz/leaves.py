@@ -1,4 +1,4 @@
-"""What programs start from: ``make``, whose very text goes into scripts.
+"""What programs start from: ``make``; its very text goes into scripts.
 
 Place: run by ``execution`` in a program's namespace, and copied into the scripts that ``script`` writes.
 Invariants: equal arguments give equal numbers, whatever the layout; ``WIDE`` changes the type alone.

@@ -28,7 +28,7 @@ EDITED = (0, 4)
 
 
 def repeated(program: Program) -> Program:
-    """A program whose calls come over and over again, ``CALLS`` in all.
+    """A program with calls that come over and over again, ``CALLS`` in all.
 
     Weights are edited in some of them: doubled in all, they would overflow.
     """

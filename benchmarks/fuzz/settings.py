@@ -12,7 +12,7 @@ SETTINGS = ("default", "codegen", "mixture", "live")
 
 _PARTS = ("a", "b", "c", "d", "e", "f-g", "h-k", "l", "m", "n-o", "p", "q-r", "s", "t", "u", "v-w", "x-z", "_")
 _QUICK = ("codegen", "onednn", "onnxruntime", "eager")
-"""Who compiles fast; inductor's compilations are half of a live program's time."""
+"""Backends that compile fast; inductor's compilations are half of a live program's time."""
 _EVERYBODY = 0.25
 """Share of live programs in which all backends are tried."""
 _MEMBERS = ("codegen", "codegen", "codegen", "onnxruntime", "onednn", "eager", "eager")

@@ -36,7 +36,7 @@ def shrink(program: Program, fails: Callable[[Program], bool], seconds: float = 
 
 
 def pruned(program: Program) -> Program:
-    """Without leaves that nobody uses and edits of such."""
+    """Without unused leaves and edits of such."""
     used = frozenset(program.results).union(*(item.names for item in program.statements))
     leaves = tuple(leaf for leaf in program.leaves if leaf.name in used)
     if not any(leaf.role == "input" for leaf in leaves):

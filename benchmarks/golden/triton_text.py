@@ -47,7 +47,7 @@ def _kernels(text: str, id: str) -> str:
         program = CodegenBackend(PrintingTarget()).program(read_region_text(text.strip() + "\n", id))
         made = print_program(program, Settings(_HARDWARE.units, _HARDWARE.shared))
     except (MixbackendError, ValueError) as error:
-        # A template that the processor's target has and this one has not is found late, by whoever prints.
+        # A template that the processor's target has and this one has not is found late, by the printer.
         return f"none: {type(error).__name__}: {error}"
     bodies = "\n\n".join(item.body for item in made.texts)
     return f"{bodies}\n# blocks and arguments: {made.values}; reach: {made.reach}; order: {made.places}"

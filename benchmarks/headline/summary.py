@@ -1,9 +1,9 @@
 """What the records of the headline table say: how many cases are right, and how fast they are.
 
 Place: between ``run``'s records and ``page`` and ``plots``. Input: records. Output: plain data, ratios by way.
-Invariants: a ratio is of one case, whose ways took turns. A mean is over the cases in which all of the compared ways
-were timed and right, so equal cases for both sides; cases that are left out are counted and named. The best mode of a
-side is the faster of its two, case by case, for both sides alike.
+Invariants: a ratio is of one case, in which the ways took turns. A mean is over the cases in which all of the compared
+ways were timed and right, so equal cases for both sides; cases that are left out are counted and named. The best mode
+of a side is the faster of its two, case by case, for both sides alike.
 """
 
 from __future__ import annotations

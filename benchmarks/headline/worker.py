@@ -2,7 +2,7 @@
 
 Place: started by ``run`` with the case, the device, turns and seconds to settle. Output: lines of JSON, each a part of
 the case's record (``row_records``): what is expected, each way once it is compiled and judged, that all are ready;
-after a line on standard input, when nobody else is at work, the times.
+after a line on standard input, when no other row is at work, the times.
 Method: eager's two runs and float64 say what is right; every way has a copy of the module, makes the calls that are
 judged by upstream's rule, and is then timed on it as it is. Ways of ours are warmed up (``Mixture.warm_up``), for so
 many seconds at most. Then all ways take turns, each a block of calls between two

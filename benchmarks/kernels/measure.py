@@ -2,7 +2,7 @@
 
 Place: called by ``mixbackend bench kernels``.
 Fairness: both compilers get the very same region and are called through their compiled region, without Dynamo's guards
-(resizing alone goes to inductor through Dynamo, whose decompositions it needs);
+(resizing alone goes to inductor through Dynamo, since it needs Dynamo's decompositions);
 all three use one OpenMP pool; every round takes each once, in rotating order; results are compared with eager before
 anything is timed. Freed memory is kept by the process, for all peers alike: otherwise the first touch of new pages
 would be most of the time of large outputs, and hide the kernels.
@@ -68,7 +68,7 @@ class KernelRow:
 def measure_all(
     sizes: Sequence[str], dtypes: Sequence[str], only: str, rounds: int, progress: Progress = lambda text: None
 ) -> list[KernelRow]:
-    """Time every pattern whose name contains ``only``."""
+    """Time every pattern with ``only`` in its name."""
     rows = []
     for pattern in PATTERNS:
         if only not in pattern.name:

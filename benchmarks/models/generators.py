@@ -1,6 +1,6 @@
 """Models that generate text, with their real classes, two narrow layers and random weights.
 
-Place: what ``mixbackend.benchmarks.generators`` runs; not counted in the suite, whose models ask for no cache.
+Place: what ``mixbackend.benchmarks.generators`` runs; not counted in the suite: its models ask for no cache.
 Input: a name and a seed. Output: a model in evaluation mode, and prompts for it.
 Invariants: nothing is downloaded; no end token, so that every answer has the length that was asked for; weights are
 wide enough that no two tokens of an answer are equally likely.

@@ -1,6 +1,6 @@
 """The suite's models by the size of their graphs, for runs that end when their time is over.
 
-Place: beside ``models()``, whose order is by family. Size: aten calls of inference, forward and backward together, as
+Place: beside ``models()``, which orders by family. Size: aten calls of inference, forward and backward together, as
 eager makes them on the processor with the suite's package versions; models that bring the least to compile come first.
 """
 

@@ -48,7 +48,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class FineTuning:
-    """Loss per step, eager and compiled, and the share of sentences whose topic is told right before and after."""
+    """Loss per step, eager and compiled, and the share of sentences with the right topic, before and after."""
 
     eager_losses: tuple[float, ...]
     losses: tuple[float, ...]

@@ -31,7 +31,7 @@ COSINE_FLOOR = 0.99
 LOOSENED = {("timm", "deit_base_distilled_patch16_224"): 8e-2, ("timm", "vit_base_patch16_siglip_256"): 8e-2}
 """Training tolerances that upstream gives to single models of its suites."""
 FORGIVEN_SMALL_TENSORS = frozenset({"yolov3"})
-"""Models for whose tensors of up to 500 elements upstream raises the factor."""
+"""Models with tensors of up to 500 elements for which upstream raises the factor."""
 
 _LOOSENED_ON_GPUS = frozenset({"soft_actor_critic", "tacotron2", "yolov3"})
 _LOOSENED_IN_FLOAT16 = frozenset({"doctr_reco_predictor", "drq", "phlippe_resnet"})
@@ -104,7 +104,7 @@ def rule_for(family: str, name: str, phase: Phase, precision: str = "float32", d
 
 
 def _torchbench_tolerance(name: str, phase: Phase, precision: str, device_type: str) -> float:
-    """TorchBench is the family whose tolerance depends on precision and device."""
+    """TorchBench is the family with a tolerance that depends on precision and device."""
     if name in _LOOSENED_IN_HALF.get(precision, ()):
         return 1e-2
     if precision in _LOOSENED_IN_HALF and precision != "bfloat16":

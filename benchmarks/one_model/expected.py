@@ -72,7 +72,7 @@ def expected_of(
 
 @contextlib.contextmanager
 def _repeatable() -> Iterator[None]:
-    """The same numbers every time: backends have other kernels for those who ask for such numbers, or none."""
+    """The same numbers every time: for this, backends have other kernels, or none."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
     try:

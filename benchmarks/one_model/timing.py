@@ -141,8 +141,8 @@ def _take_turns(
 def round_order(names: Sequence[str], turn: int) -> list[str]:
     """The order of a round: rotated, and every second one backwards.
 
-    Who comes first is another peer each time, for the one after a pause has colder caches; and nobody always follows
-    the same neighbour: behind a peer that works long and hard, a processor's clock was seen to be slower by 1%.
+    Another peer comes first each time, for the one after a pause has colder caches; and no peer always follows the same
+    neighbour: behind a peer that works long and hard, a processor's clock was seen to be slower by 1%.
     """
     start = turn // 2 % len(names) if names else 0
     order = [*names[start:], *names[:start]]

@@ -1,4 +1,4 @@
-"""The peers: who takes part, what each is told, and who cannot take part in what.
+"""The peers: which take part, what each is told, and which cannot take part in what.
 
 Place: asked by ``command``, ``turns`` and ``summary``. Pure but for looking up which backends this machine has.
 """

@@ -1,4 +1,4 @@
-"""Rounds of peers against one another: who is faster, by how much, and how sure that is.
+"""Rounds of peers against one another: which is faster, by how much, and how sure that is.
 
 Place: below ``summary`` and ``placement``. Input: records of ``runner``. Output: rounds, ratios, noise.
 Ratios are taken round by round. Peers of different runs are compared through eager, which took part in both: each round

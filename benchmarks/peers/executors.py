@@ -1,9 +1,9 @@
 """A model under one peer, as a call that can be timed.
 
-Place: used in a peer's own process. Input: a module, its inputs, and who shall run them. Output: ``Executor``.
+Place: used in a peer's own process. Input: a module, its inputs, and the peer that runs them. Output: ``Executor``.
 Invariants: every peer has the settings that serve it best when it is alone in its process; inference runs under
 ``torch.no_grad``, as users' code does. A training step is forward with loss, backward and plain SGD; forward and
-backward are compiled, the optimizer is torch's own for everybody.
+backward are compiled, the optimizer is torch's own for all peers.
 """
 
 from __future__ import annotations

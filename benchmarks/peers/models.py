@@ -1,6 +1,6 @@
 """Twelve real architectures at true size, for the comparison with peers.
 
-Place: asked by the peers' processes. Random weights from a fixed seed, but for the sentence encoder, whose pretrained
+Place: asked by the peers' processes. Random weights from a fixed seed, but for the sentence encoder: its pretrained
 weights are taken where their package is installed. Nothing is downloaded.
 Input: a name and a batch size. Output: ``PeerModel.load`` -> (module, tensors): every module takes tensors by position
 and returns one tensor, so that whole-model exports see just what is compared.
@@ -46,7 +46,7 @@ def square_loss(output: Tensor, inputs: Inputs) -> Tensor:
 
 
 def mean_loss(output: Tensor, inputs: Inputs) -> Tensor:
-    """Mean, for vectors of unit length, whose squares have no slope."""
+    """Mean, for vectors of unit length: their squares have no slope."""
     return output.mean()
 
 
@@ -232,4 +232,4 @@ def _catalogue() -> tuple[PeerModel, ...]:
 
 MODELS: Mapping[str, PeerModel] = {model.name: model for model in _catalogue()}
 TRAINED = ("bert-base", "resnet50", "vit-small", "gpt2", "minilm", "mobilenetv3-large")
-"""Models whose training step is timed unless others are named."""
+"""Models of which the training step is timed unless others are named."""

@@ -49,7 +49,7 @@ def summarise_parts(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement_digest(graphs: Sequence[Mapping[str, Any]]) -> str:
-    """Sixteen digits that say who runs which nodes of which graph in which layout."""
+    """Sixteen digits that say which backend runs which nodes of which graph in which layout."""
     facts = [
         [
             graph["phase"],

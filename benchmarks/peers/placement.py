@@ -28,7 +28,7 @@ def over_singles(right: Mapping[str, Record]) -> dict[str, dict[str, Any]]:
     """For each mixture of a case, its ratio over the best of eager and the single backends.
 
     Args:
-        right: records of peers whose results are right, by name.
+        right: records of peers with right results, by name.
     """
     singles = [name for name in right if name == EAGER or name.startswith(SINGLE)]
     if not any(name.startswith(SINGLE) for name in singles):

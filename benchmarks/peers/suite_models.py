@@ -1,8 +1,8 @@
 """Models of the suite as cases of the comparison with peers, at the suite's own sizes.
 
 Place: beside ``models``, which has the twelve at true size; ``find_model`` knows both.
-Input: ``suite:NAME``. Output: a ``PeerModel`` whose module takes its tensors by position and returns what the model
-returns.
+Input: ``suite:NAME``. Output: a ``PeerModel`` with a module that takes its tensors by position and returns what the
+model returns.
 The choice of 24 has eight of each family, of different kinds: encoders, decoders, both at once, attention with relative
 positions and bottlenecks, speech; convolutional networks old and new, depthwise, grouped, dense, in both directions,
 without norms; attention on images, whole and in windows; recurrence, recommendation, a scientific kernel. All are
@@ -52,7 +52,7 @@ CHOICE = (
 """Names in the suite, in the order in which ``--suite N`` takes them."""
 
 TRAINED = CHOICE[:8]
-"""Those of the choice whose training step is timed."""
+"""Those of the choice of which the training step is timed."""
 
 
 class ByPosition(nn.Module):

@@ -2,7 +2,7 @@
 
 Place: between ``runner`` and what is printed. Input: records and the limits of the machine. Output: plain data.
 How peers are compared is said in ``comparing``; a ratio of peers that were timed in different runs says ``runs_apart``.
-Only peers whose results are right can win.
+Only peers with right results can win.
 Units: seconds; a ratio above one says how many times faster.
 """
 

@@ -54,7 +54,7 @@ class Options:
         rounds, seconds: how often each peer takes its turn, and for how long.
         timeout_s: for one answer: a compilation with its warm-up, or a slice.
         memory_gb: private memory of one process; 0 is no limit.
-        environment: of our own peers: ``user`` sets nothing, as somebody who imports torch; with ``sleeping`` idle
+        environment: of our own peers: ``user`` sets nothing, as for a user who imports torch; with ``sleeping`` idle
             threads sleep.
         module: what peers' processes run.
         warm_up_s: longest time of warming up.

@@ -1,8 +1,8 @@
 """The only door to torch's private names.
 
-Place: imported by whoever needs something that torch does not promise to keep; its parts are by subject.
-Invariants: no other module of the project imports a name with a leading underscore from torch, or from a module whose
-path has one; ``tests/test_torch_compat.py`` exercises every name here, so a new torch release is this folder's work.
+Place: imported by modules that need something that torch does not promise to keep; its parts are by subject.
+Invariants: no other module of the project imports a name with a leading underscore from torch, or from a module with
+one in its path; ``tests/test_torch_compat.py`` exercises every name here, so a new torch release is this folder's work.
 """
 
 from mixbackend.contracts.torch_compat.autograd_cache import (

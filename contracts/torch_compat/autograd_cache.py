@@ -69,7 +69,7 @@ class StoredResults:
     tag: str
 
     def compiler(self, function: Any) -> Any:
-        """A compiler whose results are kept."""
+        """A compiler with results that are kept."""
         from torch._functorch.aot_autograd import SerializableAOTDispatchCompiler
 
         @functools.wraps(function)

@@ -16,7 +16,7 @@ from mixbackend.contracts.torch_compat.graph_trees import manager_of
 
 _REGISTER = "NCCL_GRAPH_REGISTER"
 _holding: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
-"""Nodes of torch's trees whose graphs hold communicators, and the names of their groups."""
+"""Nodes of torch's trees with graphs that hold communicators, and the names of their groups."""
 _hooked = False
 
 
@@ -50,7 +50,7 @@ def record_without_other_ranks() -> None:
     """Have NCCL wait for no other rank while a collective is recorded; to be called before the first recording.
 
     For recordings NCCL registers the buffers of a collective with the other ranks of a host, which it does by waiting
-    for all of them to record, too. A rank whose recording has failed never comes. NCCL reads the switch when it
+    for all of them to record, too. A rank never comes if its recording has failed. NCCL reads the switch when it
     records first; what the user has set stays.
     """
     os.environ.setdefault(_REGISTER, "0")
@@ -60,11 +60,11 @@ def ends_with_groups(names: frozenset[str], device: int) -> None:
     """Let go of the graph that this thread has just recorded before one of its process groups ends.
 
     NCCL ends a communicator only when all graphs with its collectives are gone, and waits for that for ever; code of
-    the user's ends groups while what was compiled is still there. What was recorded is not run any more afterwards:
-    whoever asks for it gets an error of torch's tree before anything has run.
+    the user's ends groups while what was compiled is still there. What was recorded is not run any more afterwards: a
+    call of it gets an error of torch's tree before anything has run.
 
     Args:
-        names: of the groups whose collectives are in it.
+        names: of the groups that have collectives in it.
         device: number of the GPU.
     """
     manager = manager_of(device)

@@ -1,4 +1,4 @@
-"""Dynamo's compilations: who wants to know when they begin and end.
+"""Dynamo's compilations: functions that are called when they begin and end.
 
 Place: a part of the door; see ``contracts.torch_compat``. Input: two functions. Output: nothing.
 Invariants: however often it is asked for, each function is called once when Dynamo begins to compile and nothing else

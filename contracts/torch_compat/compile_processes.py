@@ -2,7 +2,7 @@
 
 Place: a part of the door; see ``contracts.torch_compat``.
 Triton's compiler is Python for a good part: in threads of one process its kernels wait for one another. Starting
-processes takes seconds, so they are started before they are needed, and nobody waits for them.
+processes takes seconds, so they are started before they are needed, and nothing waits for them.
 """
 
 from __future__ import annotations

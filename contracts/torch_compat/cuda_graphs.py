@@ -44,9 +44,9 @@ def cuda_graph_recorded(
         A callable like the function. Its results are valid until the model is called again. What the function raises
         is raised, and others go on with the tree.
 
-    A graph is recorded for every set of integers among the arguments. Torch's outer layer is left out: at every call
-    it looks whether addresses are aligned. Here what is copied is aligned, the rest is where it was when it was
-    recorded, and whoever compiled for aligned addresses looks itself.
+    A graph is recorded for every set of integers among the arguments. Torch's outer layer is left out: at every call it
+    looks whether addresses are aligned. Here what is copied is aligned, the rest is where it was when it was recorded,
+    and code that was compiled for aligned addresses looks itself.
     """
     from torch._inductor.cudagraph_utils import PlaceholderInfo
 
@@ -64,7 +64,7 @@ def cuda_graph_recorded(
             return add(inputs, key) if replay is None else replay(inputs)
         except BaseException as error:
             left_unfinished = finish_failed_warm_up(device)
-            # Whoever runs the function empties the list first.
+            # What runs the function empties the list first.
             ours_began = given == 0 or len(inputs) < given
             if ours_began or not left_unfinished or not isinstance(error, AssertionError):
                 raise
@@ -106,7 +106,7 @@ def cuda_graphs_enter_backward(device: int) -> None:
 class GraphsApart:
     """Trees of recordings beside those of the thread: what was recorded there before is not touched.
 
-    To be used where nobody else records on the device in this thread.
+    To be used where nothing else records on the device in this thread.
 
     Args:
         device: number of it.

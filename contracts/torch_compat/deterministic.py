@@ -1,4 +1,4 @@
-"""Deterministic algorithms: torch's switch, as everybody here reads and sets it.
+"""Deterministic algorithms: torch's switch, as all of this project reads and sets it.
 
 Place: a part of the door; see ``contracts.torch_compat``. Dynamo guards the switch, so that it is known when a graph is
 compiled: ``describe`` reads it into ``OpGraph.deterministic``, and from there on it is a value like others.
@@ -19,7 +19,7 @@ def deterministic_asked() -> bool:
 
 
 def ask_deterministic(wanted: bool) -> None:
-    """Set the switch in a process that works for another one: nobody is told there of what is not deterministic.
+    """Set the switch in a process that works for another one: what is not deterministic raises no error there.
 
     A switch that is as wanted is not touched: inductor's keys hold whether torch would only warn.
     """
@@ -39,8 +39,8 @@ def warned_at_most() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deterministic_without_a_word() -> Iterator[None]:
-    """The switch is set, and nobody is told of what has no deterministic kernel. Torch fills memory that it allocates
-    with NaN and the largest integers meanwhile."""
+    """The switch is set, without errors and warnings about what has no deterministic kernel. Torch fills memory that it
+    allocates with NaN and the largest integers meanwhile."""
     asked, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

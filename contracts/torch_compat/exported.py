@@ -32,7 +32,7 @@ def _composites() -> dict[Any, Callable[..., Any]]:
 
 
 def aoti_packaged(program: Any, path: str) -> str:
-    """An exported program compiled by AOTInductor into a file, whose path is given back."""
+    """Compile an exported program by AOTInductor into a file, and return its path."""
     from torch._inductor import aoti_compile_and_package
 
     return str(aoti_compile_and_package(program, package_path=path))

@@ -1,4 +1,4 @@
-"""Graph modules whose Python code is written when they are first run.
+"""Graph modules with Python code that is written when they are first run.
 
 Place: a part of the door; see ``contracts.torch_compat``. Most graphs of a compilation are rewritten, described or cut
 and never run: to write their code takes longer than most of what is done to them.
@@ -25,7 +25,7 @@ def written_when_run() -> Iterator[None]:
 
 @contextlib.contextmanager
 def written_at_once() -> Iterator[None]:
-    """What torch traces or splits meanwhile is an ordinary graph module, also while somebody else compiles lazily."""
+    """What torch traces or splits meanwhile is an ordinary graph module, also while other code compiles lazily."""
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
     with _use_lazy_graph_module(False):

@@ -1,8 +1,8 @@
-"""Who holds results in the memory of CUDA graphs, and when torch's trees may write over them.
+"""What holds results in the memory of CUDA graphs, and when torch's trees may write over them.
 
 Place: a part of the door; see ``contracts.torch_compat``. Beside ``cuda_graphs``, which records.
 A tree of torch's keeps to what lives as long as one path of it is run. It begins a new path when a compiled function
-was entered since and no backward is awaited; results of the old one are overwritten then, whoever holds them.
+was entered since and no backward is awaited; results of the old one are overwritten then, even if they are still held.
 Invariants: a result counts as free only if no tensor of Python or C++ and no view of its storage is left beside what
 torch itself keeps (a bare storage object is not seen). Memory of results that are held outlives the tree.
 """
@@ -55,10 +55,10 @@ class ResultsOfGraph:
         return all(results[place] is kept[number] for place, number in pairs)
 
     def held(self) -> bool:
-        """Whether anybody holds one of them."""
+        """Whether anything besides torch's tree holds one of them."""
         kept = self._kept()
         if not kept:
-            # Without torch's own tensors the storages are alive as long as somebody else's are.
+            # Without torch's own tensors the storages are alive as long as other tensors on them are.
             return any(map(torch._C._storage_Use_Count, self._storages))
         counts = self._counts([kept[number] for number in self._numbers])
         if counts == self._free:
@@ -99,7 +99,7 @@ class GraphTree:
 
     @property
     def guarded(self) -> bool:
-        """Whether nobody's run, not that of code of others either, writes over results that are held."""
+        """Whether no run, even of code of other compilers, writes over results that are held."""
         manager = self._manager()
         return manager is not None and "_run" in vars(manager)
 
@@ -143,8 +143,7 @@ class GraphTree:
             self.handed_out.append(results)
 
     def take_back(self) -> list[ResultsOfGraph]:
-        """Forget results that nobody holds, and let go of what is kept of a path that has ended; those that somebody
-        holds."""
+        """Forget results that are not held, and let go of what is kept of an ended path; gives the held ones."""
         if self.begins_anew:
             self._of_path.clear()
         self.handed_out = [results for results in self.handed_out if results.held()]
@@ -155,11 +154,11 @@ class GraphTree:
 
 _trees: weakref.WeakKeyDictionary[Any, GraphTree] = weakref.WeakKeyDictionary()
 _outlived: list[GraphTree] = []
-"""Trees that have ended while somebody held results."""
+"""Trees that have ended while results were held."""
 
 
 def trees_of_thread() -> Any:
-    """Torch's module of trees, which are there for this thread, or for the one whose backward it runs.
+    """Torch's module of trees, which are there for this thread, or for the one that it runs a backward of.
 
     Torch keeps them in two places: with the thread, where it looks first, and in a state that its engine hands to
     threads that run backwards and takes back from them. Torch 2.11 makes both for the one thread that imports the
@@ -223,12 +222,12 @@ def _stash_takes_a_reference() -> bool:
 
 
 def manager_of(device: int) -> Any:
-    """What records for a device in this thread, or in the one whose backward this is; ``None`` before any."""
+    """What records for a device in this thread, or in the one that this is a backward of; ``None`` before any."""
     return trees_of_thread().get_manager(device, create_if_none_exists=False)
 
 
 def cuda_graph_tree(device: int) -> GraphTree | None:
-    """The tree that records for a device in this thread, or in the one whose backward this is; ``None`` before any."""
+    """Tree that records for a device in this thread, or in the one that this is a backward of; ``None`` before any."""
     manager = manager_of(device)
     return None if manager is None else _tree_of(manager)
 
@@ -236,7 +235,7 @@ def cuda_graph_tree(device: int) -> GraphTree | None:
 def finish_failed_warm_up(device: int) -> bool:
     """Say for a function that raised while a tree warmed it up that it has no results; whether there is such a one.
 
-    Torch looks for as many as were announced when anybody's next function begins a new path, and fails there.
+    Torch looks for as many as were announced when the next function of any compiler begins a new path, and fails there.
     """
     from torch._inductor.cudagraph_trees import CUDAWarmupNode
 
@@ -252,7 +251,7 @@ def finish_failed_warm_up(device: int) -> bool:
 
 
 def take_back_all() -> None:
-    """Let go of memory that is only kept for results that nobody holds any more."""
+    """Let go of memory that is only kept for results that are no longer held."""
     for tree in [*_trees.values()]:
         tree.take_back()
     _outlived[:] = [tree for tree in _outlived if tree.take_back()]

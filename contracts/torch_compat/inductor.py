@@ -40,7 +40,7 @@ def inductor_compile(
         graph_module: changed in place.
         inputs: fake values of its placeholders.
         fake_mode: their mode; call inside ``tracing_apart(fake_mode)``.
-        exact_outputs: positions of the outputs whose strides must be those of their fake values.
+        exact_outputs: positions of the outputs that must have the strides of their fake values.
         phase: ``inference``, ``forward`` or ``backward``.
         static_inputs: positions of inputs that are the same tensors at every call, with aligned memory.
 
@@ -85,7 +85,7 @@ def _as_region(
 
 
 def _attends_on_processor(graph_module: torch.fx.GraphModule) -> bool:
-    """Whether a graph holds attention whose template for processors raises where anything is fused behind it."""
+    """Whether a graph holds attention with a template for processors that raises if anything is fused behind it."""
     found = graph_module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.flex_attention)
     return any(node.args[0].meta["val"].device.type == "cpu" for node in found)
 

@@ -5,7 +5,7 @@ Inductor hands a graph's kernels to processes that compile them, and waits for t
 is one graph waits once; one of fifty regions waits fifty times, while the next region could be written. In here the
 wait, and the cache entry that holds the compiled kernels, are put off until ``LateKernels.finish``.
 Invariants: what is compiled outside of ``kernels_later``, or by another thread, is waited for as ever; so is what a
-compilation benchmarks on the way. Whoever calls what was compiled finishes before.
+compilation benchmarks on the way. The caller of what was compiled finishes before.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def kernels_later() -> Iterator[LateKernels]:
 def _bundled(graphs: list[Any]) -> Iterator[bool]:
     """Collect the kernels that are loaded in here into these compiled graphs; yields whether they may be stored then.
 
-    Torch has one collection for the whole process. If somebody else compiles now, it is theirs, and nothing is stored:
-    waiting for them could be waiting for ourselves, since a backward runs in a thread of its own.
+    Torch has one collection for the whole process. If another compilation runs now, the collection is its own, and
+    nothing is stored: waiting for it could be waiting for ourselves, since a backward runs in a thread of its own.
     """
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor.triton_bundler import TritonBundle, TritonBundler

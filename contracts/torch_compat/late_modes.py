@@ -3,9 +3,9 @@
 Place: a part of the door; see ``contracts.torch_compat``. Input: symbols. Output: a fake mode and its environment of
 symbols.
 Making torch's own imports Dynamo, which takes one to two seconds. A package, or a region that a worker is sent, is a
-graph whose fake values its text states: they are made and read, and nothing runs in their mode. The modes of here have
-what that needs. Whatever else is asked of one (an operator runs, a guard is evaluated) takes all other attributes from
-one of torch's own first. Where Dynamo is loaded, torch's own are made at once.
+graph with fake values that its text states: they are made and read, and nothing runs in their mode. The modes of here
+have what that needs. Whatever else is asked of one (an operator runs, a guard is evaluated) takes all other attributes
+from one of torch's own first. Where Dynamo is loaded, torch's own are made at once.
 Invariants: a late mode answers what torch's own would, names of symbols included.
 """
 
@@ -43,7 +43,7 @@ class _Late:
 
 
 class LateShapeEnv(_Late, ShapeEnv):
-    """A shape environment whose symbols are declared."""
+    """A shape environment with declared symbols."""
 
     prefer_deferred_runtime_asserts_over_guards = False  # type: ignore[assignment]
 
@@ -106,7 +106,7 @@ def whole_fake_mode(shape_env: Any) -> FakeTensorMode:
 
 
 def fresh_fake_mode() -> Any:
-    """A fake-tensor mode with symbols of its own: what is asked of them adds no guard to anybody else's graph."""
+    """A fake-tensor mode with symbols of its own: what is asked of them adds no guard to another graph."""
     return whole_fake_mode(ShapeEnv()) if _DYNAMO in sys.modules else LateFakeMode()
 
 

@@ -1,8 +1,8 @@
 """What torch's own tools show of a compilation: ``TORCH_LOGS=output_code``, and ``TORCH_TRACE``, which tlparse reads.
 
 Place: a part of the door; see ``contracts.torch_compat``.
-Invariants: no text is made unless somebody listens. A text that cannot be made says why, and raises nothing into the
-compilation.
+Invariants: no text is made unless a log or a trace asks for it. A text that cannot be made says why, and raises nothing
+into the compilation.
 """
 
 from __future__ import annotations

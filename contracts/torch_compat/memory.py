@@ -1,4 +1,4 @@
-"""What lies behind a tensor: its storage, who shares it, its native address and version.
+"""What lies behind a tensor: its storage, what shares it, its native address and version.
 
 Place: a part of the door; see ``contracts.torch_compat``.
 """
@@ -37,7 +37,7 @@ def storages_of(tensors: Sequence[object]) -> list[StorageWeakRef]:
 
 
 def storages_in_use(storages: Sequence[StorageWeakRef]) -> bool:
-    """Whether anybody holds memory of these."""
+    """Whether memory of these is held."""
     return not all(storage.expired() for storage in storages)
 
 
@@ -106,7 +106,7 @@ def held_by_nobody_else(tensor: torch.Tensor) -> bool:
 
 
 def _holders(tensor: torch.Tensor) -> tuple[int, int]:
-    """Native ones, and those of the Python object that stands for the storage, which is the same one for everybody."""
+    """Native ones, and those of the Python object that stands for the storage, which is the same one for all."""
     storage = tensor.untyped_storage()
     return storage_users(tensor), sys.getrefcount(storage)
 

@@ -2,7 +2,7 @@
 
 Place: a part of the door, used by ``inductor``; see ``contracts.torch_compat``. Input: a graph after the passes, and
 the strides that its outputs had before. Output: the graph, changed in place.
-Passes pad products for a GPU and cut the padding off again, which leaves gaps between rows; whoever counted on an
+Passes pad products for a GPU and cut the padding off again, which leaves gaps between rows; code that counts on an
 output's strides reads its neighbours then.
 Invariants: an output that lies as it did is not touched; values stay what they were.
 """

@@ -3,7 +3,7 @@
 Place: a part of the door; ``operators.decomposition_table`` lays them over torch's. They stand where torch has none, or
 one that writes into memory it has made, reads memory by position, or computes another second result than eager.
 Invariants: every function means what its operator means, on any strides, and is made of pure operators; strides of
-results are nobody's promise. What a function calls is decomposed in its turn.
+results are not promised. What a function calls is decomposed in its turn.
 """
 
 from __future__ import annotations

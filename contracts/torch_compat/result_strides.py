@@ -91,7 +91,7 @@ _RULES: Mapping[Any, _Rule] = {
 }
 
 MISLAID = frozenset(_RULES)
-"""Operators whose results torch may lay out wrongly."""
+"""Operators with results that torch may lay out wrongly."""
 
 
 def eager_strides(operator: Any, given: Given, stated: Sequence[Any]) -> dict[int, tuple[Any, ...]]:

@@ -31,7 +31,7 @@ class _Normalisation:
     """What is known of the results of an operator that normalises.
 
     Attributes:
-        parameters: names of the arguments whose type statistics may have, the decisive ones first.
+        parameters: names of the arguments that statistics may take their type from, the decisive ones first.
         statistics: numbers of the results that are saved statistics.
         running: numbers of the results that are new running statistics, with the argument that they follow.
     """
@@ -79,7 +79,7 @@ _TYPED_LIKE: Mapping[Any, tuple[str, ...]] = {
 """Operators of one result, with the arguments that it has the type of."""
 
 MISSTATED = frozenset(_NORMALISATIONS) | frozenset(_TYPED_LIKE)
-"""Operators whose results torch may state wrongly."""
+"""Operators with results that torch may state wrongly."""
 
 
 def eager_types(operator: Any, arguments: Any, keywords: Any) -> dict[int, torch.dtype]:
@@ -158,7 +158,7 @@ def _restated_tensor(value: Any, dtype: torch.dtype, strides: tuple[Any, ...]) -
 
 
 def with_eager_decompositions(table: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A table of decompositions whose results have the types that eager gives."""
+    """A table of decompositions with results of the types that eager gives."""
     return {
         operator: _as_eager(operator, decomposition) if operator in MISSTATED else decomposition
         for operator, decomposition in table.items()
@@ -166,7 +166,7 @@ def with_eager_decompositions(table: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _as_eager(operator: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """A decomposition whose results have eager's types."""
+    """A decomposition with results of eager's types."""
     if operator in _TYPED_LIKE:
         return lambda *given, **named: decomposition(*given, **named).to(eager_types(operator, given, named)[0])
     return _with_statistics(operator, decomposition)

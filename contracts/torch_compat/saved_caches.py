@@ -2,8 +2,8 @@
 
 Place: a part of the door; see ``contracts.torch_compat``. Input: a kind of content, and what makes it. Output: content
 of that kind, in a process that loads it.
-Invariants: content is made when somebody saves, not before: most processes never do. A process knows a kind before it
-loads; torch drops everything else, too, where it meets a kind that it does not know.
+Invariants: content is made when the user's program saves, not before: most processes never do. A process knows a kind
+before it loads; torch drops everything else, too, where it meets a kind that it does not know.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def rerun_fake(target: Any, arguments: Any, keywords: Any, like: Any = None) -> 
     """Call an operator on fake values in their own mode: which strides and types its result has. Adds no guard.
 
     Args:
-        like: has a fake value in whose mode an operator runs that takes no tensors.
+        like: has a fake value; an operator that takes no tensors runs in the mode of this value.
 
     Raises:
         Exception: the operator refuses the values.
@@ -103,7 +103,7 @@ def rerun_fake(target: Any, arguments: Any, keywords: Any, like: Any = None) -> 
 
 
 def run_eagerly(target: Any, arguments: Any, keywords: Any) -> Any:
-    """Call an operator on real values as eager does, without modes, autocast and gradients of who compiles.
+    """Call an operator on real values as eager does, without modes, autocast and gradients of the code that compiles.
 
     Raises:
         Exception: the operator refuses the values.
@@ -134,7 +134,7 @@ def guards_suppressed(mode: Any) -> Any:
 
 @contextlib.contextmanager
 def guards_counted() -> Iterator[None]:
-    """Context in which what is asked of symbols becomes a guard of theirs, also where somebody around suppresses
+    """Context in which what is asked of symbols becomes a guard of theirs, also where an outer context suppresses
     guards: torch suppresses those of all modes of a thread at once."""
     from torch.fx.experimental.symbolic_shapes import TLS
 

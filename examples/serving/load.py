@@ -64,7 +64,7 @@ async def load(ports: Sequence[int], clients: int, seconds: float) -> tuple[list
 
 
 def free_port() -> int:
-    """A port that nobody has."""
+    """A port that is free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -1,8 +1,8 @@
 """What holds of accelerators alone: what calls cost the processor, two types of 16 bits that are probed as one, and
 kernels that several backends call.
 
-Place: below ``backend_rates``. Input: seconds of structural probes that were called one by one, whose work is next to
-nothing, so that only queueing shows; rates probed in float16; the reference's rates. Output: ``HostRates``; the rates
+Place: below ``backend_rates``. Input: seconds of structural probes that were called one by one (their work is next to
+nothing, so that only queueing shows); rates probed in float16; the reference's rates. Output: ``HostRates``; the rates
 of bfloat16; rates of kernels that are the reference's.
 """
 
@@ -39,7 +39,7 @@ def host_rates(prior: HostRates | None, known: Mapping[str, float], fused: Colle
 def is_shared(row: str, shared: Collection[str]) -> bool:
     """Whether a row, or one that it is part of, is among those shared with the reference (``Traits.shared_rows``).
 
-    Unaligned products have to be named: some who call the reference's kernels pad them before.
+    Unaligned products have to be named: some backends that call the reference's kernels pad them before.
     """
     rows = (wider for wider in wider_rows(row) if UNALIGNED not in row.split("/") or UNALIGNED in wider.split("/"))
     return any(wider in shared for wider in rows)

@@ -7,8 +7,8 @@ class probe takes beyond those is its rate's (``probed_rates``).
 On an accelerator the probes are replayed, which tells its own seconds; the structural ones are called as well, one by
 one, which tells what queueing costs the processor. Its two types of 16 bits are probed as one.
 What there was no time for is said (``Calibration.left``), and can be gone on with (``Unfinished``).
-Invariants: classes that could not be probed, or whose timings disagree, keep the backend's prior; equal timings give
-equal rates.
+Invariants: classes that could not be probed, or with timings that disagree, keep the backend's prior; equal timings
+give equal rates.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def measure_rates(
     """Probe a backend. Never raises over what the backend does.
 
     Args:
-        backend, device, prior: who is probed, where, and what to keep where a probe tells nothing.
+        backend, device, prior: what is probed, where, and what to keep where a probe tells nothing.
         compile_budget_s: see ``COMPILE_BUDGET_S``.
         clock: monotonic seconds.
         busy: other programs fill the machine: rates far below the prior are taken for disturbances.

@@ -69,7 +69,7 @@ def run_blocks(
         clock: monotonic seconds.
 
     Returns:
-        The runs whose timings agree, and a note for each that failed.
+        The runs with timings that agree, and a note for each that failed.
     """
     prepared: list[tuple[str, OpGraph, Plan, Callable[[], object]]] = []
     notes: list[str] = []

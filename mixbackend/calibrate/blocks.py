@@ -32,7 +32,7 @@ class Block:
         shapes: of the value and the weights.
         channels_last: layout of the value.
         divided: whether it also runs in turns with the reference, to learn what each change of regions costs.
-        live: whether the weights change from call to call, as in training: nobody may pack them ahead.
+        live: whether the weights change from call to call, as in training: they may not be packed ahead.
         dtype: of all values and weights.
     """
 

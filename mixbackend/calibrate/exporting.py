@@ -31,14 +31,14 @@ UNFITTED_ERROR = 0.3
 _DEVICE_ERROR = 0.1
 _LEAST_ERROR = 0.05
 _FITTED = 2.0
-"""Times the error, of rows that no probe told, in a backend whose rates were fitted to blocks in this dtype."""
+"""Times the error, of rows that no probe told, in a backend with rates that were fitted to blocks in this dtype."""
 
 
 def machine_as_measured(backends: Sequence[Backend], device_type: str, database: Database) -> Machine:
     """This machine's rows.
 
     Args:
-        backends: whose rates are looked up.
+        backends: their rates are looked up.
         device_type: ``cpu`` or ``cuda``.
         database: where calibration kept them.
 

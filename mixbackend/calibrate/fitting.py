@@ -79,7 +79,7 @@ def _arithmetic(dtypes: frozenset[str], prefix: str, without: tuple[str, ...] = 
 
 
 def _live(rates: BackendRates, factor: float) -> BackendRates:
-    """Scales products and convolutions whose weights may not be packed ahead."""
+    """Scales products and convolutions with weights that may not be packed ahead."""
     rows = (
         (row, dtype, replace(rate, flops_per_s=rate.flops_per_s / factor) if is_live(row) and dtype == DTYPE else rate)
         for row, dtype, rate in rates.rates
@@ -177,7 +177,7 @@ def fit(
 
     Args:
         runs: of the first backend, with the others filling in.
-        backends: who ran them.
+        backends: that ran them.
         device: where.
         rates: of all of them, by name.
 

@@ -59,8 +59,8 @@ def time_calls(
 
     Args:
         calls: what to time.
-        seconds_each: time to spend on each, about; slow functions are called a few times all the same, and those whose
-            samples do not agree get as much again, twice.
+        seconds_each: time to spend on each, about; slow functions are called a few times all the same, and those with
+            samples that do not agree get as much again, twice.
         synchronize: waits until the device is done; ``None`` where calls return when done.
         clock: monotonic seconds.
         replayed: time what a GPU does, by replaying recorded calls; if not, or where a call cannot be recorded, what

@@ -61,9 +61,9 @@ def certify(
     Args:
         backend: name of a registered one, ``module:class``, or an object. One that other processes cannot make (see
             ``certify.source``) is examined in this process, and ends it if it crashes.
-        ops: only operators whose names have one of these words.
+        ops: only operators with one of these words in their names.
         samples: the vendor's own, as ``module:name`` or as objects; torch's and ours are asked as well.
-        sources: whose samples are asked: of ``given``, ``own`` and ``torch``.
+        sources: where the samples come from that are asked: of ``given``, ``own`` and ``torch``.
         quick: some of everything, in less than two minutes.
         jobs: processes side by side, by default one for each core; 0 for none: this process examines.
         timeout_s: longest time for one property of one case; what takes longer hangs.
@@ -102,7 +102,7 @@ def certify(
 
 @dataclass
 class _Examined:
-    """Answers about the cases of a claim, and a case of it whose artifact was stored."""
+    """Answers about the cases of a claim, and a case of it with a stored artifact."""
 
     answers: list[tuple[str, Answer]] = field(default_factory=list)
     stored: tuple[Listed, str] | None = None

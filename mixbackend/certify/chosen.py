@@ -24,7 +24,7 @@ class Listed:
     """A case that some process listed.
 
     Attributes:
-        unit: whose it is.
+        unit: that it is of.
         place: of its sample in the unit, and its own in the sample.
         claim, digest, features, sample: see ``Case``.
         refusal: code and detail, empty where the backend claims it.

@@ -69,7 +69,7 @@ def read_expected(path: Path) -> tuple[Expected, ...]:
 def with_expected(
     rows: Sequence[Row], expected: Sequence[Expected], whole: bool
 ) -> tuple[tuple[Row, ...], tuple[str, ...]]:
-    """Rows whose every problem is expected say so; and an alarm for each line that nothing has any more.
+    """Rows with only expected problems say so; and an alarm for each line that nothing has any more.
 
     Args:
         whole: whether everything was asked: then a line that fits no claim is out of date.

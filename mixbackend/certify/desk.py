@@ -39,7 +39,7 @@ class Desk:
     """See the module.
 
     Args:
-        backend: whose claims are asked about.
+        backend: its claims are asked about.
         given: the vendor's samples, where they cannot be loaded by their place.
     """
 

@@ -1,4 +1,4 @@
-"""Facts of a run, the head of a certificate: whose claims, by which rule, with what, where."""
+"""Facts of a run, the head of a certificate: claims of which backend, by which rule, with what, where."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Place: below the processes of certification. Input: what the user named or gave. Output: a ``Source`` that is plain
 data, and the backend that it stands for.
-Invariants: nothing is unpickled. An object travels as the place of its class and its attributes in JSON; one whose
-attributes JSON does not give back as they are has no source.
+Invariants: nothing is unpickled. An object travels as the place of its class and its attributes in JSON; one with
+attributes that JSON does not give back as they are has no source.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Tested:
 
     Attributes:
         case: what was compiled.
-        backend: by whom.
+        backend: that compiled it.
         compiled: into what.
     """
 
@@ -180,7 +180,7 @@ def _comparable(mine: torch.Tensor, exact: torch.Tensor) -> bool:
 def _units(mine: torch.Tensor, exact: torch.Tensor) -> float:
     difference = mine.double() - exact.double()
     rms = float(difference.square().mean().sqrt())
-    # What is smaller than the type's least number is no error of anybody's.
+    # What is smaller than the type's least number is no error.
     scale = max(float(exact.abs().max()), torch.finfo(mine.dtype).smallest_normal)
     return rms / (torch.finfo(mine.dtype).eps * scale)
 

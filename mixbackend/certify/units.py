@@ -59,7 +59,7 @@ class Extent:
         quick: little of everything.
         ops: words, of which an operator's name has one; all operators where there are none.
         given: ``module:name`` of the vendor's samples, or the samples themselves.
-        sources: whose samples are asked.
+        sources: where the samples come from that are asked.
     """
 
     quick: bool = False

@@ -1,4 +1,4 @@
-"""``mixbackend backends``: who is registered, who can be used here, and why not."""
+"""``mixbackend backends``: which are registered, which can be used here, and why not."""
 
 from __future__ import annotations
 

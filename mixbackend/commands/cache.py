@@ -199,7 +199,7 @@ def _system(url: str) -> tuple[AbstractFileSystem, str]:
 
 @contextmanager
 def _bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error, where somebody looks at it."""
+    """A progress bar on standard error, where that is a terminal."""
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task(text, total=None)

@@ -28,7 +28,7 @@ _MOST_SHOWN = 20
 
 
 def run(key: str, config: str | None, dir: str | None, model: str | None, train: bool, as_json: bool) -> None:
-    """Explain the entries whose keys begin so.
+    """Explain the entries with keys that begin so.
 
     Args:
         key: the beginning of a key; ``""`` for all entries.

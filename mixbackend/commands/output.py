@@ -20,7 +20,7 @@ from mixbackend.host.slow_notice import AFTER_S
 
 PLAIN_WIDTH = 140
 EVERY_S = 10.0
-"""So often a line says what goes on, where nobody could see one that changes."""
+"""So often a line says what goes on, where the user could not see one that changes."""
 
 
 def print_json(value: Any) -> None:

@@ -35,7 +35,7 @@ def challenger_job(graph_text: str, choice: Choice, environment: Environment, en
         graph_text: of the whole graph, at the sizes that it is placed for.
         choice: what tells the challenger from others.
         environment: of the user's process.
-        entry: whose calls pay for it.
+        entry: the entry that pays for it with its calls.
     """
     options = {
         "search.mode": "estimate",

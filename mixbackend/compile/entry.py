@@ -45,7 +45,7 @@ class Entry(ABC):
     @property
     @abstractmethod
     def champion(self) -> Entry:
-        """The entry whose program runs."""
+        """The entry of the program that runs."""
 
     @property
     @abstractmethod

@@ -2,8 +2,8 @@
 
 Place: what ``compile.driver`` returns and torch calls. Input: what was proposed and built before the first call.
 Output: a callable on the list of graph inputs; records for reports.
-A call with an argument whose values do not lie in its memory (``unwritten_values``) is eager's. Any other finds the
-binding of its weights, reads its bucket off the other inputs, and runs the entry there. What the table
+A call with an argument that has its values elsewhere than in its memory (``unwritten_values``) is eager's. Any other
+finds the binding of its weights, reads its bucket off the other inputs, and runs the entry there. What the table
 lacks is made by the call that needs it: constants of new weights, and what a cell gets (``compile.cells``).
 Invariants: locks are held for writes to tables only. One thread makes what is missing; others that need that very cell
 wait for it, no others do. What is called while it is built, by what builds it, is eager's, and so is a graph that

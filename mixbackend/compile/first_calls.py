@@ -79,7 +79,7 @@ class _FirstCall:
     environment: Environment
 
     def tried(self, placed: Captured, values: Sequence[Any], sizes: tuple[Any, ...], hold: Hold | None) -> Entry:
-        """An entry whose calls find the quickest program."""
+        """An entry that finds the quickest program by its calls."""
         names = [node.name for node in placed.module.graph.find_nodes(op="placeholder")]
         field = field_of(self.baseline)
         if field is None or not field.worth_trying_others(self.baseline, names):

@@ -1,6 +1,6 @@
 """Making: a cell of a table is filled by one thread; others that need it wait for that thread, and for no other.
 
-Place: under ``compile.executable``, ``compile.sized_graph`` and ``compile.weight_bindings``, whose tables it serves.
+Place: under ``compile.executable``, ``compile.sized_graph`` and ``compile.weight_bindings``; it serves their tables.
 Input: a table and the lock of its writes. Output: a claim on one of its cells.
 Invariants: the lock is held while a cell is looked at or written, never while its value is made. However making ends,
 the cell holds a value or what it held before, and those that wait look again. A thread never waits for itself: what is

@@ -130,7 +130,7 @@ class Mixture:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mixture:
-        # Compiled modules hold it, and whoever copies keyword arguments of torch.compile does: locks cannot be copied.
+        # It is copied with compiled modules and with keyword arguments of torch.compile; its locks cannot be copied.
         return self
 
     def compile_captured(

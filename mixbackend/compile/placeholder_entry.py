@@ -41,7 +41,7 @@ class PlaceholderEntry(Entry):
         return self._champion
 
     def give_way(self, successor: Entry) -> None:
-        """Leave the cell to another entry, and those whose sizes have no program of their own."""
+        """Leave the cell to another entry, and the cells of sizes that have no program of their own."""
         for bucket in range(len(self._row.entries)):
             self._row.enter(bucket, successor, in_place_of=self)
 

@@ -114,7 +114,7 @@ class Program:
 
 
 def recorded_device(graph: OpGraph, environment: Environment) -> int | None:
-    """Number of the GPU whose kernels are to be recorded, if there is one."""
+    """Number of the GPU that runs the kernels to be recorded, if there is one."""
     if not environment.records:
         return None
     from mixbackend.execute.cuda_graphs import device_of
@@ -126,7 +126,7 @@ def with_runner(program: Program, environment: Environment, trial: bool = False,
     """The program with what is called: the stitched function, or new recordings of it where they are wanted.
 
     Args:
-        trial: nobody keeps its results, and no event is emitted but for what cannot be recorded.
+        trial: nothing keeps its results, and no event is emitted but for what cannot be recorded.
         same_inputs: calls come with the same tensors.
     """
     device = recorded_device(program.graph, environment)

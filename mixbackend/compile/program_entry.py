@@ -67,7 +67,7 @@ class ProgramEntry(Entry):
         return self._run(self._program, arguments)
 
     def apart(self) -> Run:
-        """What runs the graph by recordings of its own, made anew, whose results nobody keeps."""
+        """What runs the graph by recordings of its own, made anew; nothing keeps their results."""
         trial: Program | None = None
 
         def run(arguments: list[Any]) -> Sequence[Any]:
@@ -93,7 +93,7 @@ class ProgramEntry(Entry):
 
     @property
     def champion(self) -> ProgramEntry:
-        """The entry whose program runs."""
+        """The entry of the program that runs."""
         return self
 
     @property

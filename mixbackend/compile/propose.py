@@ -104,7 +104,7 @@ def propose(
     except Exception as error:
         _unknown(captured, error, environment)
     if agreement is None or environment.config.search.mode == "measure":
-        # Measuring takes longer than other ranks could wait: who is first with it decides.
+        # Measuring takes longer than other ranks could wait: the rank that is first with it decides.
         return _as_agreed(outlook) or _by_this_process(outlook, environment)
     with agreement.turn() as agreed:
         return _by_this_process(outlook, environment) if agreed is None else outlook.agreed(agreed)

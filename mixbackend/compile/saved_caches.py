@@ -3,9 +3,9 @@
 Place: beside ``mixture``, which says when a graph of an environment was compiled. Input: what configurations keep on
 disk. Output: an archive of a cache (``storage.archive``) of what this process read or wrote of it; where it is loaded,
 rows and artifacts in the cache of the same configuration.
-Invariants: an archive is made when somebody saves, and holds all that was used until then: of several saved by one
-process, torch loads the last. Loading is as trusted as torch makes it, which unpickles what it is given: native code is
-taken. Nothing raises into torch, which would save or load nothing at all.
+Invariants: an archive is made when torch saves, and holds all that was used until then: of several saved by one
+process, torch loads the last. Loading is as trusted as torch makes it, which unpickles what it is given: native code
+is taken. Nothing raises into torch, which would save or load nothing at all.
 Non-goals: graphs that AOTAutograd traced, which torch's own cache holds and carries.
 """
 
@@ -40,7 +40,7 @@ def take_part_in_saved_caches() -> None:
 
 
 def offer_to_save(environment: Environment) -> None:
-    """A graph of an environment was compiled: what it used of its cache is saved the next time that somebody saves."""
+    """A graph of an environment was compiled: what it used of its cache is saved the next time that torch saves."""
     kept = environment.config.cache
     with _of_process:
         cache = _caches.setdefault(kept.dir, _UsedCache(kept.dir))
@@ -68,7 +68,7 @@ class _UsedCache:
         Args:
             used: keys of artifacts that were read or written; more come later.
             fingerprints: of the backends, by name.
-            max_gb: bound of the artifacts, of the one who saves and of those who load.
+            max_gb: bound of the artifacts, of the process that saves and of those that load.
         """
         with self._lock:
             self._used[id(used)] = used
@@ -101,7 +101,7 @@ class _UsedCache:
 
 
 def _opened(named: str | None, max_gb: float = _USUAL_GB) -> tuple[Database, ArtifactStore]:
-    """Of a folder, apart from what an environment has open there: whoever loads may have emptied it since.
+    """Of a folder, apart from what an environment has open there: a program that loads may have emptied it since.
 
     Args:
         named: the configured folder, ``None`` for the user's.
@@ -112,7 +112,7 @@ def _opened(named: str | None, max_gb: float = _USUAL_GB) -> tuple[Database, Art
 
 
 def _leave_to_environments(event: StorageEvent) -> None:
-    """That another folder takes the place of the usual one is told by whoever compiles with it."""
+    """Log an event, but not that another folder replaces the usual one: environments that compile with it tell that."""
     if event.kind != "temporary":
         log_event(event)
 

@@ -1,8 +1,8 @@
 """What torch's own tools show of a program: its code (``TORCH_LOGS=output_code``), its plan and code (``TORCH_TRACE``).
 
 Place: behind ``compile.build``. Input: a program as it was built. Output: text for torch's logs.
-Invariants: nothing is computed unless somebody listens. Code that the reference runs is the graph itself, and equal
-regions have the same code: neither is shown.
+Invariants: nothing is computed unless one of these logs is on. Code that the reference runs is the graph itself, and
+equal regions have the same code: neither is shown.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ In a process that finds it, the text is read, and the graph is compiled as one t
 comes from the database, code from the artifacts, as in any later process. A backward is read at its first call.
 Invariants: what is stored holds plain values alone; a graph without a text is not stored. A result is found by equal
 requests of equal sources alone (``tag_of``). The mixture that asks for a result compiles it.
-Non-goals: plans and code, which ``storage`` keeps; jobs of several ranks, whose graphs are to be cut alike.
+Non-goals: plans and code, which ``storage`` keeps; jobs of several ranks (their graphs are to be cut alike).
 """
 
 from __future__ import annotations

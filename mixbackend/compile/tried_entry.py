@@ -1,4 +1,4 @@
-"""A tried entry: an entry whose calls also find out which program runs them best.
+"""A tried entry: an entry that also finds out, by its calls, which program runs them best.
 
 Place: in the cell of ``compile.sized_graph.Row`` in place of the entry that it begins with, until that is settled; then
 the program that won has the cell. Made by ``compile.executable``. Input: an entry by estimates, challengers.
@@ -149,7 +149,7 @@ class TriedEntry(PlaceholderEntry):
         return Contender(entry, changes, partial(self._let_go, entry), lambda: entry.fault, elsewhere, apart)
 
     def _let_go(self, entry: ProgramEntry) -> None:
-        """Nobody will run it any more."""
+        """Nothing will run it any more."""
         entry.release()
         if self._challenger is entry:
             self._challenger = None
@@ -171,7 +171,7 @@ class TriedEntry(PlaceholderEntry):
                 self._settle()
 
     def _keep(self, decision: Decision) -> None:
-        """Remember what is known so far: this process may end before everybody was tried."""
+        """Remember what is known so far: this process may end before all challengers were tried."""
         if not decision.trials or decision == self._kept:
             return
         self._kept = decision

@@ -19,7 +19,7 @@ from mixbackend.registry import FALLBACK
 Found = list[tuple[Path, str]]
 
 NOT_BUILT: tuple[tuple[Path, Collection[Any], str], ...] = ((("objective",), ("memory",), "write 'latency'"),)
-"""Values of the schema whose feature is still to come: where, which, and what to write instead."""
+"""Values of the schema with a feature that is still to come: where, which, and what to write instead."""
 
 
 def find_problems(data: Any) -> Found:

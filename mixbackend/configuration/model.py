@@ -34,7 +34,7 @@ def _off(value: object) -> object:
 
 
 def _no_flag(value: object) -> object:
-    # True equals 1, but nobody means it as a version.
+    # True equals 1, but is not meant as a version.
     return str(value) if isinstance(value, bool) else value
 
 

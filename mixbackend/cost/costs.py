@@ -100,8 +100,8 @@ class SessionCosts:
         return tried
 
     def comparable(self, graph: OpGraph) -> frozenset[str]:
-        """Backends whose estimates can be held against one another: all of them where this machine was looked at, since
-        tables and priors are scaled to it alike, else those whose rates were measured here."""
+        """Backends with estimates that can be held against one another: all of them where this machine was looked at,
+        since tables and priors are scaled to it alike, else those with rates that were measured here."""
         self.running(graph)
         with self._lock:
             return self._comparable[graph.device_type, _dtypes(graph)]

@@ -23,7 +23,7 @@ _PRIOR_TRANSFER = (2e-5, 1e10)
 NO_TRANSFER = (0.0, float("inf"))
 """The same of the processor, which copies nothing to itself."""
 TENSOR_FLOAT = "tf32"
-"""Where ``DeviceModel.flops_per_s`` keeps the rate of float32 products whose factors are rounded to TF32."""
+"""Where ``DeviceModel.flops_per_s`` keeps the rate of float32 products with factors that are rounded to TF32."""
 
 
 def prior_device(device_type: str) -> DeviceModel:

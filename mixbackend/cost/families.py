@@ -1,8 +1,8 @@
 """Families of machines: what tables of rates are shipped for.
 
 Place: below ``rate_tables``. Input: a device's name, what the processor says of itself. Output: a family, a maker.
-Invariants: nothing is timed; every device has a family. A family holds machines whose kernels are the same code: on a
-processor by the widest instructions that libraries use, on a GPU by the product or, failing that, by its generation.
+Invariants: nothing is timed; every device has a family. A family holds machines that have the same code as kernels: on
+a processor by the widest instructions that libraries use, on a GPU by the product or, failing that, by its generation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GPU_MAKER = "NVIDIA"
 _BY_FLAG: tuple[tuple[str, Family], ...] = (("amx_tile", "amx"), ("avx512f", "avx512"))
 _BY_PRODUCT: tuple[tuple[str, Family], ...] = (("H200", "h200"), ("H100", "h100"), ("A100", "a100"))
 _OTHER_GPUS: Family = "rtx4090"
-"""Other GPUs: cards for consumers, whose memory is slow beside their arithmetic."""
+"""Other GPUs: cards for consumers, with memory that is slow beside their arithmetic."""
 
 
 def family_of(device_name: str) -> Family:
@@ -36,7 +36,7 @@ def family_of(device_name: str) -> Family:
 
 @process_fact
 def maker_here() -> str:
-    """Who made this machine's processor, as it says itself: libraries choose kernels by that, too."""
+    """The maker of this machine's processor, as the processor says itself: libraries choose kernels by that, too."""
     return _fact("vendor_id") or _fact("CPU implementer") or platform.machine()
 
 

@@ -1,7 +1,7 @@
 """Costs at first use: a session's costs are made, and what they need is loaded, when something is priced.
 
 Place: between ``compile.open_environment`` and the planner. Input: what costs are made of. Output: ``SessionCosts``,
-one for all who ask. A process whose plans come from the database prices nothing.
+one for all callers. A process that has all plans from the database prices nothing.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class GpuCosts:
         """Costs of a graph; the same whenever it is asked about.
 
         Args:
-            graph: whose.
+            graph: that is priced.
             placements: plans it at a few costs where kernels are launched one by one; ``None`` where they are
                 replayed.
             processor: costs on the processor, where the graph has tensors there.

@@ -90,7 +90,7 @@ def is_measured(backends: Sequence[Backend], device_type: str, database: Databas
 
 
 def measured_here(backends: Sequence[Backend], device_type: str, database: Database) -> frozenset[str]:
-    """Names of backends whose rates were measured on this device."""
+    """Names of backends with rates that were measured on this device."""
     device = _measured_device(device_type, database)
     if device is None:
         return frozenset()
@@ -147,7 +147,7 @@ def assumed_rates(
     """What to assume of a backend, now that the reference may be known.
 
     Args:
-        backend, device: whose rates, and where.
+        backend, device: what the rates are of, and where.
         reference: the first of all backends; it counts if it is a reference.
         known: rates by the name of their backend.
     """

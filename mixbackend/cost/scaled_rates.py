@@ -2,11 +2,11 @@
 
 Place: between ``rate_tables`` and the cost model. Input: a family's machines, this machine's look. Output: the device
 and rates of backends as they are assumed here, with their errors.
-Method: the nearest machine of the family (who made it, how many threads) was looked at in the same way. Arithmetic is
-scaled by the products of its dtype, bytes by the copy, the processor's own seconds by the eager launch or the loop of
-Python: all backends alike, so that who is quicker than whom is what was measured there. In float32 on processors two
-libraries were looked at: products of torch's BLAS are scaled by that of BLAS, all other arithmetic by that of oneDNN;
-a table that knows of one alone is taken to have both as quick.
+Method: the nearest machine of the family (its maker, its number of threads) was looked at in the same way. Arithmetic
+is scaled by the products of its dtype, bytes by the copy, the processor's own seconds by the eager launch or the loop
+of Python. This holds for all backends alike, so that which one is quicker than another is what was measured there. In
+float32 on processors two libraries were looked at: products of torch's BLAS are scaled by that of BLAS, all other
+arithmetic by that of oneDNN; a table that knows of one alone is taken to have both as quick.
 Invariants: pure; nothing assumed here counts as probed. A product that is out of proportion to the loop of Python was
 disturbed: then arithmetic is scaled by the loop and the cores.
 """
@@ -24,7 +24,8 @@ from mixbackend.cost.rate_tables import Machine, major
 OTHER_VERSION, OTHER_PRODUCT = 2.0, 2.0
 """Times the error, where the library is of another version than in the table, and where the machine is another."""
 _MEMORY = (0.5, 2.0)
-"""Limits of how many times as fast a processor's memory is: who computes beside the look takes most from the copy."""
+"""Limits of how many times as fast a processor's memory is: programs that compute beside the look take most from the
+copy."""
 _DISTURBED = 4.0
 """Products are disturbed where they are so many times off what the loop of Python lets expect."""
 
@@ -103,8 +104,8 @@ class Scaled:
 
 
 def nearest(machines: Sequence[Machine], device_name: str, maker: str, threads: int) -> Machine | None:
-    """The machine of a family whose rates hold best here: this very product, one that was measured, the same maker's,
-    about as many threads."""
+    """The machine of a family with the rates that hold best here: this very product, one that was measured, the same
+    maker's, about as many threads."""
     product = device_name.partition(" ")[2]
 
     def distance(machine: Machine) -> tuple[bool, bool, bool, float]:

@@ -2,8 +2,8 @@
 
 Place: below ``execute.region_executor``. Input: a failure in one call. Output: an ``Answer``: eager's result, or the
 error to be raised, and what the code is blamed for.
-Invariants: eager is asked before anybody is blamed: what it raises, too, is the input's error. Where inputs may have
-been written already and nothing can put them back, the answer is an error: eager would write them a second time.
+Invariants: eager is asked before any code is blamed: what eager raises, too, is the input's error. Where inputs may
+have been written already and nothing can put them back, the answer is an error: eager would write them a second time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def answered(run: Run, failed: Callable[[list[Any], Exception], Sequence[Any]]) 
 
 @dataclass(frozen=True)
 class Answer:
-    """To a call whose code failed.
+    """The answer to a call that the code failed in.
 
     Attributes:
         kind, text: what the code is blamed for.
@@ -72,7 +72,7 @@ class Answers:
 
     Attributes:
         region: what was compiled.
-        backend: who compiled it.
+        backend: that compiled it.
         names: what the user calls the region's inputs.
         strict: raise on failure instead of answering.
     """
@@ -87,7 +87,7 @@ class Answers:
         return eager_result(self.region, inputs)
 
     def to_raised(self, inputs: list[Any], error: Exception, put_back: bool = False) -> Answer:
-        """The code raised. Eager is asked first: what it raises is the user's, and nobody is to blame for it.
+        """The code raised. Eager is asked first: what it raises is the user's, and no code is to blame for it.
 
         Args:
             put_back: whether written inputs hold what they held before the call.

@@ -1,10 +1,10 @@
 """Binding compiled regions to the values of their constants: several at once, and through the artifact store.
 
 Place: between ``compile.build``, which knows the values, and the code of backends. Input: executors and values; a
-region whose backend prepares bindings. Output: bound executors; ``BoundRun``. Most backends bind in the time of copying
-weights. Where it is a compilation, the code is stored under the region's key and the digest of the values, so that it
-is made once for all plans, processes and machines with one cache. After a change nothing waits for that: eager runs the
-region until the code is there.
+region of a backend that prepares bindings. Output: bound executors; ``BoundRun``. Most backends bind in the time of
+copying weights. Where it is a compilation, the code is stored under the region's key and the digest of the values, so
+that it is made once for all plans, processes and machines with one cache. After a change nothing waits for that: eager
+runs the region until the code is there.
 Invariants: what cannot be loaded is removed and made anew. Values are read on the stream of the call that asks, and
 before the call goes on.
 """
@@ -52,7 +52,7 @@ class BackgroundRebind:
         forks.follow(self)
 
     def after_fork(self) -> None:
-        """In the child of a fork nobody makes it: the next call asks for it again."""
+        """In the child of a fork no thread makes it: the next call asks for it again."""
         self.ready = True
 
 

@@ -165,7 +165,7 @@ class CallMemory:
         return int(found)
 
     def _largest(self) -> int:
-        """Elements of the largest input: as many as most ops whose sizes depend on values select of."""
+        """Elements of the largest input: most ops with sizes that depend on values select of so many."""
         return max((value.numel() for value in self._inputs if isinstance(value, torch.Tensor)), default=0)
 
     def _shown_symbols(self) -> dict[sympy.Expr, sympy.Expr]:
@@ -183,7 +183,7 @@ class CallMemory:
 
 
 def _storage_of(node: torch.fx.Node) -> torch.fx.Node:
-    """Whose memory a value lies in: that of the value itself, or of what it is a view of."""
+    """The node that has the memory of a value: the value itself, or what it is a view of."""
     target: Any = node.target
     if target is operator.getitem or (is_operator(target) and target.is_view):
         return _storage_of(node.all_input_nodes[0])

@@ -1,4 +1,4 @@
-"""A checked call: one call of a region whose results are held against eager's, and whose inputs are watched.
+"""A checked call: one call of a region, with its results held against eager's, and its inputs watched.
 
 Place: between ``execute.region_executor``, which decides when and what follows, and ``execute.verify``, which compares.
 Input: a region, its code, the arguments of one call. Output: an ``Outcome``; the inputs hold what they held before
@@ -49,7 +49,7 @@ class Outcome:
         outputs: what the code returned, ``None`` if it raised or was not called.
         error: what it raised.
         wrong: what is wrong with the results or with what it wrote, in words.
-        lost: places of inputs that it wrote though it must not, and whose values are gone.
+        lost: places of inputs that it wrote though it must not, and that lost their values.
         unchecked: why there is no answer, in words.
         proves: whether a right result says anything, see ``_proves``.
         accuracy: of a right result that was held against float64.
@@ -71,8 +71,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CheckedRegion:
-    """A region whose call is checked: what was made of it, how far it may be off, what its inputs are called, and which
-    of them are not watched."""
+    """A region with a call that is checked: what was made of it, how far it may be off, what its inputs are called,
+    and which of them are not watched."""
 
     region: Region
     compiled: CompiledRegion

@@ -30,7 +30,8 @@ _SECOND: Mapping[Any, str] = {
     aten.topk.default: "",
     aten.sort.default: "",
 }
-"""Operators whose only or second result are positions, and the argument that keeps the dimension; empty: it stays."""
+"""Operators with positions as their only or second result, and the argument that keeps the dimension; empty: it
+stays."""
 _TIMES_EAGER = 2.0
 """How much farther off than eager's a value may be."""
 

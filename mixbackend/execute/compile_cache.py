@@ -35,7 +35,7 @@ class Compiled:
     """A compiled region and how it came about.
 
     Attributes:
-        code: what the backend returned, with what all who run it share.
+        code: what the backend returned, with what all executors that run it share.
         cached: whether it was loaded from the artifact store.
         reused_from: id of the region of the same key that was compiled first, ``None`` if it was this one.
     """
@@ -51,7 +51,7 @@ class Compiled:
 
     @property
     def backend(self) -> str:
-        """Who compiled it."""
+        """The backend that compiled it."""
         return self.code.backend.name
 
 
@@ -120,7 +120,7 @@ class CompileCache:
         code = RegionCode(owner, made.region, self._failures.confirmations(owner, region), metas)
         compiled = Compiled(code, made.cached)
         with self._lock:
-            # Who compiled it meanwhile, in another thread, was first.
+            # Another thread that compiled it meanwhile was first.
             known = self._known.setdefault((backend.name, region.key), _Known(compiled, region.id))
         return compiled if known.compiled is compiled else replace(known.compiled, reused_from=known.region_id)
 
@@ -198,7 +198,7 @@ class CompileCache:
         return artifact_key(key, backend.name, fingerprint, weights, _device_of(region))
 
     def label(self, backend: Backend, region: Region) -> Label:
-        """Who makes an artifact, and for which device."""
+        """Which backend makes an artifact, and for which device."""
         fingerprint, weights = self._fingerprints[backend.name], backend.traits().weights
         return Label(backend.name, fingerprint, _device_of(region), CONTRACT_VERSION, weights, region.key)
 

@@ -24,7 +24,7 @@ OF_TWO_MINDS: frozenset[Any] = frozenset(
     getattr(torch.ops.aten, f"{name}_backward").default
     for name in ("elu", "hardswish", "hardtanh", "hardshrink", "softshrink", "logit")
 )
-"""Operators whose loops differ."""
+"""Operators with loops that differ."""
 
 Loop = Callable[[torch.Tensor], torch.Tensor]
 

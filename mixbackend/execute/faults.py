@@ -21,7 +21,7 @@ class Failed:
 
     Attributes:
         region: the region; eager answers its calls from now on.
-        backend: who made the code.
+        backend: that made the code.
         kind: whether it raised or was wrong.
         text: in words.
         is_news: whether the code had not failed before, here or elsewhere.

@@ -31,7 +31,7 @@ class Written:
 
     Attributes:
         restored: places of those that hold again what they held.
-        lost: places of those whose values are gone: weights, and what was too large to copy.
+        lost: places of those that lost their values: weights, and what was too large to copy.
     """
 
     restored: tuple[int, ...]
@@ -44,7 +44,7 @@ class KeptInputs:
     Args:
         region: what is to be called.
         inputs: its arguments, before the call.
-        moving: places of inputs that other threads may write meanwhile: what they hold now counts, and nobody is
+        moving: places of inputs that other threads may write meanwhile: what they hold now counts, and no code is
             blamed for what comes after.
     """
 

@@ -1,7 +1,7 @@
 """Outputs shown: a region run by eager, each output shown as soon as it is there and let go after its last reader.
 
-Place: below ``execute.verify``, for regions whose results are too large to have them twice. Input: a region that writes
-into none of its inputs, and the inputs of one call. Output: none; the outputs are shown one by one.
+Place: below ``execute.verify``, for regions with results that are too large to have them twice. Input: a region that
+writes into none of its inputs, and the inputs of one call. Output: none; the outputs are shown one by one.
 """
 
 from __future__ import annotations

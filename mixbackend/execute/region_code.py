@@ -69,8 +69,8 @@ class RegionCode:
         backend: that made it.
         compiled: what it made.
         confirmations: of earlier processes; ``None`` if nothing is remembered of this region.
-        inputs: metas of the region that it was made for, in whose symbols its preconditions are; ``None`` where it is
-            used by this region alone.
+        inputs: metas of the region that it was made for: its preconditions are in the symbols of these; ``None`` where
+            it is used by this region alone.
     """
 
     def __init__(

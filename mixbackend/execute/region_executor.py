@@ -7,8 +7,8 @@ Method: a call is one call of a run function, which is composed of wrappers when
 What a state does not need is no part of it. The state follows from what is known of the executor (``_due``), and is
 read off once more after each call that may have added to that.
 Invariants: the caller always gets a right result unless the policy is to raise: a call that fails or is found wrong is
-answered by eager, and the failure is left in ``faults`` once, for whoever holds the graph to place the region anew.
-Versions of written inputs stay: torch counts a graph's writes itself.
+answered by eager, and the failure is left in ``faults`` once, for the code that holds the graph to place the region
+anew. Versions of written inputs stay: torch counts a graph's writes itself.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from mixbackend.execute.verification import Verification, verified
 from mixbackend.host.threads import sharing
 
 _changes = forks.reentrant_lock()
-"""Of all executors: who changes a state, or what it follows from, holds it for that alone. One lock, and reentrant: a
-graph may be released in the middle of anything."""
+"""The lock of all executors: held while a state, or what it follows from, is changed, and for that alone. One lock,
+and reentrant: a graph may be released in the middle of anything."""
 
 
 class State(Enum):

@@ -38,7 +38,7 @@ class Changes:
     Attributes:
         places: of the inputs that are written into.
         draws: whether random numbers are drawn.
-        gpus: numbers of those whose random states count beside the processor's.
+        gpus: numbers of those with random states that count beside the processor's.
     """
 
     places: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
 """Strides: give a tensor the layout that eager would have given it.
 
-Place: around the run functions of ``execute.region_executor``, for outputs whose layout somebody depends on.
+Place: around the run functions of ``execute.region_executor``, for outputs with a layout that other code depends on.
 Input: expected metas of the region's outputs. Output: functions from tensor to tensor, the same object if nothing has
 to be done; a run function. Strides are compared only where the size is over 1 and the tensor is not empty.
 """

@@ -36,7 +36,7 @@ class TimedCalls:
     """See the module's docstring.
 
     Args:
-        region: whose calls they are.
+        region: the region that is called.
     """
 
     def __init__(self, region: Region) -> None:

@@ -1,4 +1,4 @@
-"""Tensors whose values do not lie in their memory: zeros that torch never wrote, and lazily negated views.
+"""Tensors with values that do not lie in their memory: zeros that torch never wrote, and lazily negated views.
 
 Place: asked by ``compile.driver`` about a graph, and by ``compile.executable`` about its calls. Regions read memory;
 torch's own kernels know better.

@@ -30,7 +30,7 @@ SAMPLE_EVERY = 256
 def verified(
     run: Run, verification: Verification, plain: Run, refuted: Callable[[list[Any], Outcome], Sequence[Any]]
 ) -> Run:
-    """Code whose calls are held against the reference, as far as they are to be.
+    """Code with calls that are held against the reference, as far as they are to be.
 
     Args:
         run: the code.
@@ -66,7 +66,7 @@ class Verification:
         faults: where it says what was not checked.
         checks: what was checked of the binding.
         rechecked_s: seconds of checked calls of all bindings but the first.
-        unproved: classes of sizes whose calls proved nothing yet, and are to be checked again.
+        unproved: classes of sizes: their calls proved nothing yet, and are to be checked again.
     """
 
     region: Region

@@ -318,7 +318,7 @@ class _Judged:
 
 
 def _first_deviation(call: _Call, eager: Sequence[torch.Tensor]) -> Check:
-    """Against eager's results alone, whose own error is not known."""
+    """Against eager's results alone; their own error is not known."""
     found = (_beside_eager(call, index, eager[index]) for index in _meaningful(call))
     return Check(next((deviation for deviation in found if deviation is not None), None))
 
@@ -407,7 +407,7 @@ def _coarsest_unit(region: Region) -> float:
 
 
 def _roughened(budget: ErrorBudget, result: torch.Tensor, unit: float) -> ErrorBudget:
-    """A budget for results that are held against eager's alone, whose own error is about this many units."""
+    """A budget for results that are held against eager's alone: the error of those is about this many units."""
     if not unit or not result.is_floating_point():
         return budget
     return replace(budget, floor=max(budget.floor, _ROUGH_UNITS * unit / torch.finfo(result.dtype).eps))

@@ -7,7 +7,7 @@ A user may write into what a graph returned, so that a result which is a view mu
 very memory of another result. Regions hand over fresh memory; therefore such views are no region's outputs. They are
 made by torch, in the stitched function, of what they are views of.
 Invariants: what leaves a graph alone has memory of its own, whatever it is a view of inside. Gradients and what is
-saved for the backward are values: nobody writes into them, and they may be copies.
+saved for the backward are values: nothing writes into them, and they may be copies.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ReturnedViews:
 
 
 def returned_views(graph: OpGraph) -> ReturnedViews:
-    """Find the views among the results of a graph that somebody may write into."""
+    """Find the views among the results of a graph that a caller may write into."""
     returned = dict.fromkeys(name for name in graph.outputs if name is not None)
     writable = () if graph.phase == "backward" else [name for name in returned if name not in graph.saved]
     chains = {name: _chain(graph, name) for name in writable}
@@ -110,7 +110,7 @@ Storage = int
 
 @dataclass(frozen=True)
 class Sharing:
-    """Who is to share memory with whom among the results of a captured graph.
+    """Which results of a captured graph are to share memory with which others.
 
     Attributes:
         inputs: for each result, the position of the input that it is a view of; ``None`` for other memory.

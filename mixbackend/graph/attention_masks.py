@@ -5,12 +5,12 @@ kernel as it traces, by shapes and strides alone, and where none fits it writes 
 in float32 and with copies.
 Input and output: the fx graph, changed in place.
 Method: models make masks of sizes alone (Hugging Face's do so when no padding is given). Such a mask is computed here,
-once. If it hides what is ahead of each query and nothing else, the call is told that it is causal, and nobody makes or
-reads a mask. Where gradients flow, a mask that hides nothing is not handed on, and one whose rows do not lie in one
+once. If it hides what is ahead of each query and nothing else, the call is told that it is causal, and no mask is made
+or read. Where gradients flow, a mask that hides nothing is not handed on, and one with rows that do not lie in one
 piece, as an expanded column, is copied into rows if a GPU computes in 16 bits. In inference both stay: there they are
-constants, and whole written-out attention is found as a pattern by libraries and generators, of which more than one may
-be quicker than torch's kernel among its neighbours (BERT's calls on an H200: 1.4 ms, and 2.7 with that).
-Invariants: only masks that depend on no input, no weight and no random number, and that nobody writes into, count as
+constants, and whole written-out attention is found as a pattern by libraries and generators, of which more than one
+may be quicker than torch's kernel among its neighbours (BERT's calls on an H200: 1.4 ms, and 2.7 with that).
+Invariants: only masks that depend on no input, no weight and no random number, and that nothing writes into, count as
 known; probabilities are what they were with the mask.
 Non-goals: masks of symbolic sizes stay, but for their rows.
 """
@@ -39,7 +39,8 @@ _PURE = frozenset(
     "masked_fill mul ne neg new_full new_ones new_zeros not_ ones ones_like or_ permute repeat reshape rsub "
     "squeeze sub to transpose tril triu type unsqueeze view where zeros zeros_like".split()
 )
-"""What masks are made with: functions of torch and operator, and methods, whose results depend on arguments alone."""
+"""What masks are made with: functions of torch and operator, and methods, with results that depend on arguments
+alone."""
 _MOST_ELEMENTS = 2**26
 """A mask larger than this is not computed to be looked at."""
 
@@ -155,7 +156,7 @@ def _is_pure(node: Node) -> bool:
 
 
 def _may_change(node: Node) -> bool:
-    """Whether somebody writes into a value: tensors that share memory count their writes together."""
+    """Whether something writes into a value: tensors that share memory count their writes together."""
     example = _example(node)
     written = isinstance(example, Tensor) and example._version > 0
     return written or any(is_higher_order(user.target) for user in node.users)
@@ -198,7 +199,7 @@ def _is_in_pieces(mask: Tensor) -> bool:
 
 
 def _in_rows(mask: Node, call: Node) -> Node:
-    """Code for a copy whose rows are in one piece; what is spread over batch and heads stays spread."""
+    """Code for a copy with rows in one piece; what is spread over batch and heads stays spread."""
     example, rows = _example(mask), mask
     for dimension in range(example.dim() - 1):
         if example.stride(dimension) == 0:

@@ -1,7 +1,7 @@
 """Numbers that higher-order ops hand out are read off the graph's inputs instead.
 
 Place: one of the passes for captured graphs. Input and output: an fx graph, changed in place.
-A subgraph whose sizes are symbols may return such a size, for the backward. What a region computes are tensors; the
+A subgraph with symbols as sizes may return such a size, for the backward. What a region computes are tensors; the
 number is known before the op runs, as the size of an input.
 Example: ``getitem(invoke_subgraph, 3)`` with the value ``s0`` becomes the placeholder of ``s0``, or
 ``sym_size(x, 0)`` of a placeholder ``x`` of shape ``[s0, 8]``.

@@ -102,7 +102,7 @@ def _holds_tensors(graph_module: torch.fx.GraphModule) -> bool:
 
 
 def _without_views(run: Run, outputs: int) -> Run:
-    """A forward none of whose outputs is a view of another one for autograd: such a view would take part in the history
+    """A forward with no output that is a view of another one for autograd: such a view would take part in the history
     that its base is given, also where it was detached. They share memory as before."""
 
     def apart(arguments: list[Any]) -> Sequence[Any]:

@@ -37,7 +37,7 @@ class _Scaled:
 
 
 def applies(graph_module: torch.fx.GraphModule) -> bool:
-    """Whether there is a product whose right matrix is scaled."""
+    """Whether there is a product with a scaled right matrix."""
     return any(_found(node) is not None for node in _products(graph_module))
 
 

@@ -1,7 +1,7 @@
 """Common subexpressions: what is computed twice from the same values is computed once.
 
 Place: a pass of ``passes.CAPTURED``. Input and output: the fx graph, changed in place.
-Models repeat themselves where nobody sees it: the mask of every attention layer is made anew from the same mask.
+Models repeat themselves unnoticed: the mask of every attention layer is made anew from the same mask.
 Invariants: an op is only replaced by an earlier one with the same operator and arguments. Ops that draw random numbers,
 write, communicate or have effects stay; so does whatever shares memory with an output of the graph, since eager gives
 every output memory of its own.

@@ -20,8 +20,8 @@ Which ops count is read off the traced graph, which holds torch's derivative for
 
 Values that every backend computes alike (``_EXACT``) may be compared and computed again: elements that are moved or
 selected, starting at inputs of the graph.
-Invariants: a user's own checkpointing decides first, but for ``topk``, ``argmax`` and their like, whose results are
-few: a router inside a checkpoint chooses once. Only marks are written.
+Invariants: a user's own checkpointing decides first, but for ``topk``, ``argmax`` and their like, which have few
+results: a router inside a checkpoint chooses once. Only marks are written.
 Non-goals: kinks. Where a derivative jumps but the function does not (``relu``, ``hardtanh``), rounding that takes an
 element to the other side changes the derivative within what eager's own rounding does.
 """
@@ -77,7 +77,7 @@ def _may_jump(node: torch.fx.Node) -> bool:
 
 
 def _chooses(node: torch.fx.Node) -> bool:
-    """Whether an op returns places of values: who routes by them must route alike in forward and backward."""
+    """Whether an op returns places of values: what routes by them must route alike in forward and backward."""
     integers = [value for value in _tensors(node) if not _is_floating(value) and value.dtype is not torch.bool]
     return _class(node) in ("sort", "reduction") and bool(integers)
 
@@ -144,7 +144,7 @@ class _Joint:
 
     @cached_property
     def _exact(self) -> frozenset[torch.fx.Node]:
-        """Values that have the same bits whoever computes them."""
+        """Values that have the same bits whichever backend computes them."""
         found: set[torch.fx.Node] = set()
         for node in self.graph.nodes:
             if node.op in ("placeholder", "get_attr") or (_is_exact(node) and found.issuperset(node.all_input_nodes)):

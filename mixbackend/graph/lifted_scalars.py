@@ -4,14 +4,15 @@ Place: a pass of ``passes.CAPTURED`` and of joint graphs, after ``constants.know
 the processor of what was computed from such tensors. Input and output: the fx graph, changed in place.
 ``mask[rows] = 3`` is traced as filling memory with a tensor on the processor, which the graph holds. On a GPU every
 such tensor is a copy that the processor waits for, keeps kernels out of CUDA graphs, and is a value without a name for
-those who compile the region. What it holds is known when the graph is captured.
+backends that compile the region. What it holds is known when the graph is captured.
 Eager's arithmetic takes a number as it takes a tensor without dimensions on the processor: by its value, in the type
 that it computes in. It does so where both give that type; then a number is written.
 Tensors of positions that are lifted, too, go to the device of what they index by an operator of its own: in inference
 that is done once.
 Invariants: results are bit by bit what they were; a tensor that is written into, viewed or given to subgraphs stays;
-operators whose types depend on whether they take a tensor or a number keep their tensor, moved to where they compute.
-Non-goals: powers, whose digits depend on that.
+operators with types that depend on whether they take a tensor or a number keep their tensor, moved to where they
+compute.
+Non-goals: powers (their digits depend on that).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Misstated sizes: operators whose results' sizes depend on values, traced as if they were known.
+"""Misstated sizes: operators with results of sizes that depend on values, traced as if these were known.
 
 Place: asked by ``compile.driver`` before a graph is placed. Input: a captured graph. Output: whether eager is to run
 it. Some versions of torch trace such an operator (``aten._unique`` in the gradient of ``index_fill``) with the largest
@@ -27,7 +27,7 @@ _SIZED_BY_VALUES = frozenset(
 
 
 def has_misstated_sizes(module: torch.fx.GraphModule) -> bool:
-    """Whether a result whose size depends on values is stated with a known one."""
+    """Whether a result of a size that depends on values is stated with a known one."""
     nodes = (node for node in module.graph.nodes if node.op == "call_function" and node.target in _SIZED_BY_VALUES)
     return any(_is_known(as_tuple(node.meta.get("val"))) for node in nodes)
 

@@ -1,6 +1,6 @@
 """New nodes of a captured graph, with the fake values that later passes read.
 
-Place: below passes that write ops out. Input: the graph, a node whose module and source the new ones count to, an
+Place: below passes that write ops out. Input: the graph, a node that has the module and source of the new ones, an
 operator with its arguments. Output: the node, where the graph inserts.
 Invariants: no guard is added.
 """
@@ -22,7 +22,7 @@ class NodeWriter:
 
     Args:
         graph: is changed.
-        like: whose module and source they have.
+        like: node that has the same module and source.
     """
 
     def __init__(self, graph: torch.fx.Graph, like: torch.fx.Node) -> None:

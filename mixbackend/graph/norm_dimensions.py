@@ -53,7 +53,7 @@ def _from_the_end(node: torch.fx.Node) -> bool:
 
 
 def _normed(node: torch.fx.Node) -> tuple[Any, Any]:
-    """The fake tensor whose norm it is, and the dimensions."""
+    """The fake tensor that the norm is taken of, and the dimensions."""
     dims = node.args[2] if len(node.args) > 2 else None
     return node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None, dims
 

@@ -1,11 +1,11 @@
 """Offsets of outputs: where in its storage a captured graph's output begins, as it was traced.
 
 Place: around what is compiled of a captured graph, below ``capture``. Input: the graph, before it is compiled.
-Output: the compiled function, whose outputs begin where eager's do.
+Output: the compiled function; its outputs begin where eager's do.
 AOTAutograd makes an output that shares memory with an input, or with another output, once more from that one, with the
 sizes, strides and offset of what the graph returned. Where no size is symbolic it repeats the view instead.
 Invariants: values are those that were returned; graphs without such outputs have no cost.
-Non-goals: strides, see ``execute.strides``; what is kept for a backward, which nobody looks at.
+Non-goals: strides, see ``execute.strides``; what is kept for a backward, which the user does not look at.
 """
 
 from __future__ import annotations

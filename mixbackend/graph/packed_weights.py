@@ -7,7 +7,7 @@ weights come. The type is that of ``x`` where it has float32's range; sums of un
 Invariants: shapes, strides and types as traced; no farther from exact numbers than the kernel is, but for one more
 rounding of bfloat16. The kernel itself, which reads beyond rows of a length that is no multiple of its registers',
 is not called.
-Non-goals: accelerators, whose kernels have no such bounds; weights of 4 bits.
+Non-goals: accelerators (their kernels have no such bounds); weights of 4 bits.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Place: ``capture`` runs ``TRACED`` on Dynamo's graph and ``joint_passes`` on a j
 ``CAPTURED`` on every captured graph; ``constants.taken_out`` runs ``constant_passes`` between two runs of those.
 Input and output: an fx graph, changed in place. Each pass is a file that holds a predicate, ``applies``, and a rewrite.
 Invariants: a predicate is cheap and reads the graph alone; where it is false, the rewrite would change nothing. Equal
-graphs are rewritten alike, whoever runs the passes: a decision about a graph holds for its copies.
+graphs are rewritten alike, whatever code runs the passes: a decision about a graph holds for its copies.
 Non-goals: what depends on backends or costs (layouts, what a backward computes again) is decided in ``plan``.
 """
 
@@ -103,7 +103,7 @@ def constant_passes(constants: frozenset[str]) -> tuple[GraphPass, ...]:
     """Passes for an inference graph, before what depends on constants alone is split off.
 
     Args:
-        constants: names of nodes whose values are constants.
+        constants: names of nodes with constant values.
     """
     return (
         GraphPass("fold", fold.applies, partial(fold.fold_batch_norms, constants=constants)),

@@ -89,7 +89,7 @@ def _meta(plain: torch.fx.Node, wrapped: torch.fx.Node) -> dict[str, Any]:
 
 
 def _save_apart(node: torch.fx.Node, plain: torch.fx.Node) -> None:
-    """Let a node save the state alone, where somebody takes it, and an op compute the results."""
+    """Let a node save the state alone, where another node takes it, and an op compute the results."""
     graph, value = node.graph, plain.meta["val"]
     for user in list(node.users):
         if user.args[1] == 1:

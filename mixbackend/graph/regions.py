@@ -40,7 +40,7 @@ from mixbackend.graph.describe import value_meta
 from mixbackend.graph.number_order import NumberOrder
 
 _READS_STRIDES = frozenset({OpTag.HIGHER_ORDER, OpTag.RANDOM, OpTag.MUTATES})
-"""Ops whose result may depend on the strides of their input; random ops fill their result in memory order."""
+"""Ops with a result that may depend on the strides of their input; random ops fill their result in memory order."""
 
 _local_keys = itertools.count()
 

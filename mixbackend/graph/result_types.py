@@ -1,8 +1,8 @@
 """Result types: a captured graph states the types and strides that eager's kernels give, also where fake tensors err.
 
 Place: a pass of captured graphs, and of joint graphs before they are split (``passes``).
-Input and output: the fx graph, whose ``meta["val"]`` are replaced where they are wrong. Which operators err is
-known in ``contracts.torch_compat``.
+Input and output: the fx graph; its ``meta["val"]`` are replaced where they are wrong. Which operators err is known in
+``contracts.torch_compat``.
 Without this, a region that returns a statistic in the stated type fails against eager, and one that reads a statistic
 which eager saved takes its bytes for another type; a result is laid out as is stated, and eager's otherwise.
 Invariants: shapes and devices stay as traced; a graph that states the truth is left as it is.

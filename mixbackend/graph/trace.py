@@ -1,6 +1,6 @@
 """Trace: a plain torch function as a captured graph, without Dynamo.
 
-Place: beside capture; used by probes, tests, and whoever wants a region from a few lines of code.
+Place: beside capture; used by probes, tests, and code that wants a region from a few lines.
 Input: a function on tensors and example inputs. Output: an ATen graph with fake values, its ``OpGraph``, or one region.
 Non-goals: autograd and mutation; those need AOTAutograd, see ``graph.capture``.
 """

@@ -4,7 +4,7 @@ Place: a pass of captured graphs (``passes``).
 Input and output: the fx graph, changed in place.
 ``stack([w & 15, w >> 4], -1)``, or ``cat``, of one tensor of bytes becomes ``(w[..., None] >> arange(0, 8, 4)) & 15``.
 Parts come in any order; conversions, and numbers that are added or subtracted, which all parts go through, follow.
-So codes are no larger than the bytes that they lie in until somebody computes with them: each part alone has as many
+So codes are no larger than the bytes that they lie in until an op computes with them: each part alone has as many
 elements as its source has, and would be kept as a constant, in which all codes have 8 bits.
 Invariants: shapes, strides, types and values as traced, bit by bit.
 Non-goals: accelerators; parts with signs of their own (``w << 4 >> 4``).

@@ -1,14 +1,14 @@
-"""Updates in place: rows of an input that a graph renews are written there, and nobody copies the others.
+"""Updates in place: rows of an input that a graph renews are written there, and the others are not copied.
 
 Place: the last pass of ``passes.CAPTURED``. Input and output: the fx graph, changed in place.
-Functionalisation turns ``cache.index_copy_(2, position, keys)`` into a copy of the whole cache that holds the new rows,
-which everybody reads from then on, and writes this copy back at the end::
+Functionalisation turns ``cache.index_copy_(2, position, keys)`` into a copy of the whole cache that holds the new
+rows. All later ops read this copy, and it is written back at the end::
 
     new = index_copy(cache, 2, position, keys); y = f(new); copy_(cache, new)
         -> index_copy_(cache, 2, position, keys); y = f(cache)
 
-Invariants: nobody reads what the input held before, or any view of it, after the update; neither the input nor the copy
-shares memory with a result; sizes, strides and type of both are equal.
+Invariants: nothing reads what the input held before, or any view of it, after the update; neither the input nor the
+copy shares memory with a result; sizes, strides and type of both are equal.
 Non-goals: values that are not made of the input itself (statistics, rolled windows), updates of updates.
 """
 
@@ -33,7 +33,7 @@ def applies(graph_module: torch.fx.GraphModule) -> bool:
 
 
 def update_in_place(graph_module: torch.fx.GraphModule) -> int:
-    """Write where nobody needs the old value; returns how many updates became so."""
+    """Write where nothing needs the old value; returns how many updates became so."""
     graph = graph_module.graph
     position = {node: place for place, node in enumerate(graph.nodes)}
     leaving = sharing_with_outputs(graph)
@@ -52,7 +52,7 @@ def _copies(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def _update_of(copy: torch.fx.Node) -> torch.fx.Node | None:
-    """The operator whose result a copy writes into the input that it was made of."""
+    """The operator with the result that a copy writes into the input that it was made of."""
     target, new = copy.args[:2]
     if not isinstance(target, torch.fx.Node) or not isinstance(new, torch.fx.Node) or copy.users:
         return None

@@ -1,7 +1,7 @@
 """Views as reshapes: ``view`` becomes ``reshape``.
 
 Place: a pass of ``passes.CAPTURED``. Input and output: the fx graph, changed in place.
-Backends may hand over tensors whose strides are not the traced ones, and a ``view`` that eager could take would then
+Backends may hand over tensors with other strides than the traced ones, and a ``view`` that eager could take would then
 fail.
 Invariants: values, shapes and strides as traced stay what they were.
 """

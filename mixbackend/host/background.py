@@ -1,7 +1,8 @@
 """Work behind the user's calls: what is given here is done by other processes, at lowest priority and within a budget.
 
-Place: the door to ``behind_governor`` and its workers; whoever has something to prepare for later calls gives it here.
-Input: jobs as values, and what the calls of their entries came to. Output: answers, when somebody asks for them.
+Place: the door to ``behind_governor`` and its workers; code that has something to prepare for later calls gives it
+here.
+Input: jobs as values, and what the calls of their entries came to. Output: answers, when they are asked for.
 Invariants: no thread of this process works or wakes up for it, and no question waits: what runs here is a write to a
 pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it, but in a
 warm-up, where workers have half of the cores, and of the budget what they need. A fork
@@ -48,7 +49,7 @@ class Job:
     Attributes:
         work: ``module:function``, which is called with ``data`` as named arguments.
         data: as JSON has it.
-        entry: whose calls pay for it.
+        entry: the entry that pays for it with its calls.
     """
 
     work: str

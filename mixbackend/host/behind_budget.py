@@ -70,7 +70,7 @@ class Limits:
 
     @property
     def in_warm_up(self) -> Limits:
-        """What it may have while nobody waits for its calls."""
+        """What it may have while the user does not wait for its calls."""
         return replace(self, share=max(self.share, _SHARE_IN_WARM_UP))
 
     @property

@@ -1,7 +1,7 @@
 """Holds the workers behind one process to what they may use: ``python -m mixbackend.host.behind_governor``.
 
-Place: a small process between the user's and the workers, so that nobody in the user's process has to wake up for them.
-``background`` starts it and talks to it; ``behind_process`` is one worker.
+Place: a small process between the user's and the workers, so that no thread of the user's process has to wake up for
+them. ``background`` starts it and talks to it; ``behind_process`` is one worker.
 Input: lines of JSON: first ``{"limits": {...}, "lock": path}``, then orders (``Order``, by field) and
 ``{"allow": entry, "seconds": ...}``, or other limits. Output: lines of JSON: ``{"group": number}`` for each worker,
 ``{"state": text}`` where nothing can be done at present, ``{"used_s": seconds}`` as they grow, and for every job an

@@ -68,7 +68,7 @@ class Order:
 
     Attributes:
         job: its number.
-        entry: whose calls pay for it.
+        entry: the entry that pays for it with its calls.
         work, data: what is called, and with what.
     """
 

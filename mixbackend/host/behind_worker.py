@@ -5,8 +5,8 @@ Input: on standard input a line a job, ``{"work": "module:function", "data": {..
 Output: a line each, ``{"status": "pass", "result": ...}``, or ``failed`` or ``out_of_memory`` with a ``detail``. All of
 it is JSON. What libraries print goes to standard error.
 Invariants: low priority, one thread (and compilers beside it where there are many cores), a limit of memory; ends with
-whoever started it. Nothing is unpickled. It may be stopped at any moment for a while, so what runs here takes no lock
-that the user's process waits for: it writes files that appear whole, never the database.
+the process that started it. Nothing is unpickled. It may be stopped at any moment for a while, so what runs here takes
+no lock that the user's process waits for: it writes files that appear whole, never the database.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Place: held by ``behind_governor`` while it has work; the file lies in the cache folder.
 Input: a path. Output: whether this process is the builder.
-Invariants: the system releases it however its holder ends, so that it is never stale; nobody waits for it. It is held
+Invariants: the system releases it however its holder ends, so that it is never stale; nothing waits for it. It is held
 by a process that neither forks nor gives it to the processes that it starts.
 """
 
@@ -32,7 +32,7 @@ class BuilderLock:
         self._held: int | None = None
 
     def take(self) -> Taken:
-        """Become the builder, if nobody else is."""
+        """Become the builder, if no other process is."""
         if self._held is not None:
             return "held"
         if fcntl is None:

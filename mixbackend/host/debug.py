@@ -33,7 +33,7 @@ class Fuel:
 
     @property
     def limited(self) -> bool:
-        """Whether who takes first matters."""
+        """Whether it matters which caller takes first."""
         return self._amount is not None or bisecting()
 
     def take(self, told: Callable[[], str]) -> bool:

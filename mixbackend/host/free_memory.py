@@ -1,4 +1,4 @@
-"""How much memory is free, for whoever plans to use some of it.
+"""How much memory is free, for code that plans to use some of it.
 
 Place: asked before workers are started behind. Output: bytes, 0 where the system does not tell.
 Invariants: a limit of the control group counts, where there is one; read anew at each question.

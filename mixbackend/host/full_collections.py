@@ -6,7 +6,7 @@ which others than Dynamo call, too; around what a call of a graph makes that it 
 Loading and compiling make hundreds of thousands of values that stay until they are done. Python walks all of them, and
 all that was there before, a dozen times meanwhile, which takes a tenth to a fifth of the time. Young garbage is
 collected as ever, and it is nearly all that there is.
-Invariants: the process has the thresholds it had when nobody compiles any more, unless somebody else set others
+Invariants: the process has the thresholds it had when nothing compiles any more, unless other code set others
 meanwhile. Several threads may compile at once.
 Non-goals: collectors without generations of their own, which ignore the threshold.
 """
@@ -40,7 +40,7 @@ _of_dynamo: list[_Compiling] = []
 
 @contextmanager
 def full_collections_later() -> Iterator[None]:
-    """No full collection begins by itself in here; those that somebody asks for happen."""
+    """No full collection begins by itself in here; those that code asks for happen."""
     with _lock:
         mine = _enter()
     try:
@@ -86,7 +86,7 @@ def _restore(before: int) -> None:
 
 
 def _after_fork() -> None:
-    """In the child, which has none of the other threads: nobody compiles but the one that forked."""
+    """In the child, which has none of the other threads: no thread compiles but the one that forked."""
     _lock.release()
     for item in [item for item in _waiting if item.thread != threading.get_ident()]:
         _leave(item)
@@ -94,5 +94,5 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # Not through ``forks``, which would load more of the package than whoever uses this wants.
+    # Not through ``forks``, which would load more of the package than the code that uses this wants.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_after_fork)

@@ -2,7 +2,8 @@
 
 Place: between the user's process and the governor behind it, and between the governor and its workers.
 Input: messages. Output: lines of JSON in the pipe, as far as it takes them; the rest is sent later.
-Invariants: order is kept; what is sent to nobody is dropped: that the reader is gone is seen where it is listened to.
+Invariants: order is kept; what is sent to a reader that is gone is dropped: that it is gone is seen by the code that
+listens to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OpenMP runtimes of this process: which are loaded, and how their idle threads are kept from spinning and let again.
 
 Place: below ``host.threads``, which decides when.
-Input: the libraries mapped into the process. Output: ``Quiet`` objects, ended by whoever made them.
+Input: the libraries mapped into the process. Output: ``Quiet`` objects, ended by the code that made them.
 
 Both runtimes read their settings when they are loaded. Afterwards:
 
@@ -34,7 +34,7 @@ _START_SECONDS = 10.0
 
 
 class Quiet(Protocol):
-    """One runtime whose idle threads do not spin."""
+    """One runtime with idle threads that do not spin."""
 
     @property
     def means(self) -> str:
@@ -64,7 +64,7 @@ def runtime_of_torch(paths: Sequence[str]) -> str | None:
 
 
 def kind_of(path: str) -> Runtime:
-    """Whose runtime a library is."""
+    """Which runtime a library is."""
     return "gnu" if Path(path).name.startswith("libgomp") else "intel"
 
 

@@ -1,8 +1,9 @@
 """Facts of this process: found once, kept as long as it lives, and forgotten by tests in one call.
 
-Place: whoever keeps something for the whole process, whatever room it is in, says here how that is forgotten.
+Place: every module that keeps something for the whole process, whatever room it is in, says here how that is
+forgotten.
 Input: a function that finds a fact, or one that forgets it. Output: the fact, found at the first question.
-Invariants: ``reset_for_tests`` leaves a process as if nobody had asked yet; what it does to machine and libraries is
+Invariants: ``reset_for_tests`` leaves a process as if nothing had asked yet; what it does to machine and libraries is
 undone where it can be. Nothing but tests calls it.
 Non-goals: caches of pure functions, which hold in every process; what belongs to one configuration (``Environment``);
 backends (``registry.isolated_registry``).
@@ -25,7 +26,7 @@ def on_reset(forget: Callable[[], object]) -> None:
 
 
 def process_fact(find: Callable[[], Value]) -> Callable[[], Value]:
-    """Decorates a function whose answer is kept for the whole process."""
+    """Decorates a function: its answer is kept for the whole process."""
     kept = cache(find)
     on_reset(kept.cache_clear)
     return kept

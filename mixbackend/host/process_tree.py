@@ -3,7 +3,7 @@
 Place: under ``behind_governor``, which holds what works behind to its share, and the benchmark of it.
 Input: the number of a process that leads its group. Output: seconds, bytes.
 Invariants: processes that have ended meanwhile count with what their parents know of them. Reads what Linux tells in
-``/proc``; where there is nothing, ``told`` is false, and whoever asks counts in another way.
+``/proc``; where there is nothing, ``told`` is false, and callers count in another way.
 """
 
 from __future__ import annotations

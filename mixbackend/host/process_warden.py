@@ -1,4 +1,4 @@
-"""Ends groups of processes when whoever started them is gone: ``python -I -S process_warden.py PROCESS``.
+"""Ends groups of processes when the process that started them is gone: ``python -I -S process_warden.py PROCESS``.
 
 Place: a small process beside the workers of ``processes``, which starts it and tells it of them.
 Input: the number of the process that is watched; then, on standard input, lines ``+GROUP`` and ``-GROUP``.

@@ -259,7 +259,7 @@ def memory_bytes() -> int:
 def limit_memory(private_bytes: int) -> None:
     """Called in a worker: let it fail when it takes more private memory than that; 0 is no limit.
 
-    A limit that the process has already, from whoever started the asking one, holds if it is lower.
+    A limit that the process has already, from the process that started the asking one, holds if it is lower.
     """
     _, present = resource.getrlimit(resource.RLIMIT_DATA)
     limits = [limit for limit in (private_bytes, present) if limit not in (0, resource.RLIM_INFINITY)]

@@ -22,7 +22,7 @@ from types import FrameType
 PERIOD_S = 0.004
 
 _WAITING = frozenset({("threading.py", "wait"), ("_base.py", "result"), ("thread.py", "_worker"), ("queue.py", "get")})
-"""File and function in whose innermost frame a thread waits for another one, or for work."""
+"""File and function of the innermost frame of a thread that waits for another one, or for work."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Sampler:
     def _run(self) -> None:
         try:
             self._sample()
-        except Exception as error:  # it is told where somebody waits for it
+        except Exception as error:  # it is raised at the end, in the thread that waits
             self._failure = error
 
     def _sample(self) -> None:

@@ -2,7 +2,7 @@
 
 Place: ``host.threads`` asks it whether the user decided. Nothing of the package sets them: what it measures and decides
 is for programs that set nothing either.
-Invariants: imports no torch; whoever set a variable that a runtime heeds has decided for that runtime.
+Invariants: imports no torch; a variable that is set and that a runtime heeds decides for that runtime.
 
 Idle OpenMP threads wait for their next task in a loop of some milliseconds. If another library's pool works meanwhile,
 they take the cores from it. With a count of zero they sleep at once; waking them costs a few microseconds for each

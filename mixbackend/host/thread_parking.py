@@ -3,13 +3,14 @@
 Place: below ``host.threads``, which decides where; around the run functions of ``execute.region_executor``.
 Input: the OpenMP runtime that torch runs on (GNU's), the code of a region. Output: the same code, with torch's threads
 asleep meanwhile.
-Method: the calling thread begins a parallel region whose other members wait for a semaphore of the C library, runs the
-code, lets them go and ends the region. Beginning costs two microseconds, ending the waking of a thread, some twenty.
+Method: the calling thread begins a parallel region. The other members wait for a semaphore of the C library. The
+calling thread runs the code, lets them go and ends the region. Beginning costs two microseconds; ending costs the
+waking of a thread, some twenty.
 Why: where torch's threads sleep all the time, each of torch's kernels wakes them anew, which was measured as half as
 much again for a backward of hundreds of kernels. Where they spin, they take the cores from the other pool.
-Invariants: a team is never smaller than torch's own, whose threads would end; a caller inside a parallel region, or
-with one thread, runs the code as it is. Threads of other callers are left alone. Torch's kernels inside the code run
-on the calling thread alone. After a fork nothing is done: the child has none of the threads.
+Invariants: a team is never smaller than torch's own: otherwise threads of torch's would end; a caller inside a
+parallel region, or with one thread, runs the code as it is. Threads of other callers are left alone. Torch's kernels
+inside the code run on the calling thread alone. After a fork nothing is done: the child has none of the threads.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class ThreadParking:
         self._mine = threading.local()
 
     def around(self, code: Code) -> Code:
-        """The same code, during whose calls torch's threads are parked."""
+        """The same code, with torch's threads parked during its calls."""
 
         def parked(inputs: Sequence[Any]) -> Sequence[Any]:
             others = thread_policy().threads - 1

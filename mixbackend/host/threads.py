@@ -12,7 +12,7 @@ Input: names of pools (``Traits.thread_pool``). Output: a ``Sharing`` that says 
   runtimes), and where no region is in sight (blocks that are timed), they are kept from spinning altogether as long as
   something runs on another pool.
 
-Invariants: nothing happens in a process whose regions all run on torch's pool, where spinning is what makes kernels
+Invariants: nothing happens in a process that runs all regions on torch's pool, where spinning is what makes kernels
 start quickly; nor if the user decided (environment); nor if all pools together have cores enough. What was done is
 undone when the last owner is gone. After a fork, the child keeps what it inherited.
 """

@@ -1,4 +1,4 @@
-"""Warm-up: calls that nobody waits for, so that what is tried in them need not be paid for by them.
+"""Warm-up: calls that the user does not wait for, so that what is tried in them need not be paid for by them.
 
 Place: a mixture opens one; ``background`` and ``select.live`` ask whether it goes on. Invariants: threads may open
 several at once; it goes on until the last has ended. Asking takes no lock.

@@ -3,7 +3,8 @@
 Place: before tuning and placement. Input: a captured graph's identity. Output: a ``Choice`` with plan and layout, so
 that nothing is searched or measured; or ``None``: place the graph as usual.
 Invariants: nothing is silent: what differs is an error under ``frozen``, an event otherwise. A plan that does not hold
-(not legal, or an op on a backend that refuses it) is never run. Every difference is kept, for who wants them all.
+(not legal, or an op on a backend that refuses it) is never run. Every difference is kept, for callers that want them
+all.
 """
 
 from __future__ import annotations

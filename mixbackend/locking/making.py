@@ -39,7 +39,7 @@ class Change:
         added, changed, same: entries of the run: new, with another plan, with the same plan.
         removed: entries of the same command that did not come up again.
         kept: entries of other commands.
-        left_out: commands whose entries were made with something else, and are gone.
+        left_out: commands with entries that were made with something else, and are gone.
     """
 
     added: tuple[str, ...] = ()

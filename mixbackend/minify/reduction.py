@@ -1,7 +1,7 @@
 """Reduction: the fewest ops of a region that still fail, by delta debugging.
 
 Place: first step of making a region small; ``shrink`` follows. Input: a piece that fails, and a test that says whether
-another one does in the same way. Output: a piece that fails, none of whose ops can be left out alone.
+another one does in the same way. Output: a piece that fails, of which no op can be left out alone.
 Method: parts of the list of ops are tried alone, then the rest without one part; the parts become smaller when nothing
 fails any more. An op that alone is at fault is found with about two tests for each halving of the list. Time is lost by
 many ops at once: of what is slow, the half that loses more is kept.

@@ -23,7 +23,7 @@ from mixbackend.minify.rebuild import rebuilt
 from mixbackend.minify.reduction import Fails
 
 _NO_SIZES = frozenset({"dim", "dims", "stride", "padding", "dilation", "groups", "kernel_size", "correction", "index"})
-"""Arguments whose numbers are no sizes, whatever they equal."""
+"""Arguments with numbers that are no sizes, whatever they equal."""
 _SEED = 0
 
 Resized = Callable[[int], int]

@@ -1,6 +1,6 @@
 """Verdicts: what became of one piece on one backend, and whether two pieces fail alike.
 
-Place: given by ``examine`` in another process, as plain data; read by whoever reduces.
+Place: given by ``examine`` in another process, as plain data; read by the code that reduces.
 Invariants: a piece that eager or the backend refuses is no failure; neither is one that could not be judged.
 """
 
@@ -75,7 +75,7 @@ class Slowness:
     Attributes:
         factor: so many times what it should take is slow.
         expected_s: what it should take.
-        against: whose seconds these are: ``eager`` or ``estimate``.
+        against: what these seconds are of: ``eager`` or ``estimate``.
         loss_s: what it loses.
     """
 

@@ -1,4 +1,4 @@
-"""Conditions: which backends of a package can be used here, whose artifacts may be loaded, what is other than it was.
+"""Conditions: which backends of a package can be used here, which artifacts may be loaded, what is other than it was.
 
 Place: first step of ``loading``. Input: a manifest, the kits of backends, what the caller allows. Output: ``Here``.
 A backend that loads its own artifacts under the same conditions (``Backend.loading``) loads the package's. One that
@@ -30,7 +30,7 @@ class Here:
     Attributes:
         backends: that can be used, by name.
         loads_only: names of those that compile nothing.
-        agreed: those whose artifacts may be loaded, by name and kind of device.
+        agreed: those with artifacts that may be loaded, by name and kind of device.
         missing: why others cannot be used, by name.
         differences: all that is not as it was.
     """

@@ -1,4 +1,4 @@
-"""The container: a package as a zip whose members are held against their digests, and whose weights can be mapped.
+"""The container: a package as a zip, with members held against their digests, and weights that can be mapped.
 
 Place: below ``exporting`` and ``opening``. Input: members; later, a path. Output: a file that appears whole or not at
 all; the bytes of members.

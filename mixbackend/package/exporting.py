@@ -50,8 +50,9 @@ def export(
         programs: a program of ``torch.export``, or several by the name of their method; of a method's programs, a call
             runs the first that its arguments fit.
         path: of the file.
-        config: see ``mixbackend.auto``. Backends whose regions run only where they were compiled take no part. With
-            ``search: {mode: measure}`` plans are measured with the program's own example, and the fastest is packaged.
+        config: see ``mixbackend.auto``. Backends with regions that run only where they were compiled take no part.
+            With ``search: {mode: measure}`` plans are measured with the program's own example, and the fastest is
+            packaged.
 
     Raises:
         PackageError: a program cannot be in a package.

@@ -1,10 +1,11 @@
 """``mixbackend.load``: from a package to what is called.
 
 Place: behind ``mixbackend/__init__.py``. Input: a path. Output: a ``PackagedProgram``.
-Order: the file is opened and its manifest checked; which backends can be used here, and whose artifacts; the weights
-are mapped; each graph is read and goes the way of ``compile.driver``, with the package's plans and artifacts.
-Invariants: nothing is unpickled. Native code of the package is loaded only if the caller lets it, from a file that
-nobody else can write to. Whatever cannot be used here is an event and runs elsewhere, or, on demand, an error.
+Order: the file is opened and its manifest checked; which backends can be used here, and which may have artifacts
+loaded; the weights are mapped; each graph is read and goes the way of ``compile.driver``, with the package's plans and
+artifacts.
+Invariants: nothing is unpickled. Native code of the package is loaded only if the caller lets it, from a file that no
+other user can write to. Whatever cannot be used here is an event and runs elsewhere, or, on demand, an error.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def load(
     """Load a package that ``mixbackend.export`` wrote.
 
     The file is trusted as a shared library is: compiled regions in it are native code that runs in this process. It
-    must belong to you or the administrator, and nobody else may be able to write to it.
+    must belong to you or the administrator, and no other user may be able to write to it.
 
     Args:
         path: of the file.

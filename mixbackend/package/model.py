@@ -74,7 +74,7 @@ class PackagedArtifact(FrozenModel):
 
 
 class Confirmation(FrozenModel):
-    """A region whose results were held against eager when the package was made."""
+    """A region with results that were held against eager when the package was made."""
 
     backend: Text
     region: Text
@@ -178,11 +178,11 @@ class GraphPlan(FrozenModel):
     """How a graph is placed.
 
     Attributes:
-        symbols: places, among those of the signature, of the symbols whose product decides.
+        symbols: places, among those of the signature, of the symbols with the product that decides.
         buckets: ascending; one where one plan serves all sizes.
         home: place of the one that the program was exported at.
         constants: whether weights are constants of the plan.
-        relaid: the graph as buckets place it whose images are channels-last: making that of the graph runs operators on
+        relaid: the graph as buckets with channels-last images place it: making that of the graph runs operators on
             fake values. ``None`` where there is no such bucket, or the graph has no text.
     """
 

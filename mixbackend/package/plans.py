@@ -1,7 +1,7 @@
 """Plans of a package: from the executable that was built for it to plain data, and back to what compiling is asked.
 
-Place: written by ``exporting``; read by ``loading``, in the place of ``compile.propose``. Input: an executable whose
-ranges of sizes are all built; later, a captured graph. Output: ``GraphPlan``; ``Outlook``.
+Place: written by ``exporting``; read by ``loading``, in the place of ``compile.propose``. Input: an executable with
+all ranges of sizes built; later, a captured graph. Output: ``GraphPlan``; ``Outlook``.
 Invariants: a plan is run only if it holds for the graph and the backends of here (``planner.held``). Where it does not,
 that is an error if everything is to be as it was made, and otherwise an event, and the graph is placed by estimates.
 """
@@ -68,7 +68,7 @@ def graph_plan(executable: Executable, captured: Captured, environment: Environm
 
 
 def _relaid(prepared: Prepared, layout: LaidOutGraph) -> RelaidText | None:
-    """The text of a graph whose images are channels-last."""
+    """The text of a graph with channels-last images."""
     if layout.record.chosen != CHANNELS_LAST:
         return None
     try:
@@ -121,7 +121,7 @@ class PackagedPlans:
     Attributes:
         plan: of the graph.
         adapt: see ``Adapt``.
-        loaded: names of the backends whose artifacts are loaded.
+        loaded: names of the backends with artifacts that are loaded.
         reasons: for backends that cannot be used here, why.
         strict: whether a plan that does not hold is an error.
     """
@@ -205,7 +205,7 @@ class PackagedPlans:
         return None if found is None else Relaid(found.graph.traced().read().module, found.conversions)
 
     def _accepted(self, made: Plan, plan: Plan) -> frozenset[str]:
-        """Regions that are as they were made, of backends whose artifacts are loaded."""
+        """Regions that are as they were made, of backends with artifacts that are loaded."""
         before = {region.id: region for region in made.regions}
         return frozenset(
             region.id for region in plan.regions if region.backend in self.loaded and before.get(region.id) is region

@@ -159,6 +159,6 @@ class PackagedProgram:
 
 
 def _laid_as(tensor: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Values on the device, and in the layout, of a weight; a copy, so that nobody else writes into it."""
+    """Values on the device, and in the layout, of a weight; a copy, so that nothing else writes into it."""
     made = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=old.device)
     return made.copy_(tensor.detach())

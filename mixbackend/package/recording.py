@@ -96,7 +96,7 @@ class _Failures(Failures):
 
 
 class _Cache(CompileCache):
-    """A compile cache that notes whose key is whose."""
+    """A compile cache that notes which key is of which backend."""
 
     record: Record
 
@@ -107,7 +107,7 @@ class _Cache(CompileCache):
 
 
 def recording_environment(config: Config) -> tuple[Environment, Record]:
-    """An environment of the backends whose regions a package can hold, and what it will note.
+    """An environment of the backends with regions that a package can hold, and what it will note.
 
     Raises:
         PackageError: a rule requires another backend.
@@ -133,10 +133,10 @@ def recording_environment(config: Config) -> tuple[Environment, Record]:
 
 
 def packaged_backends(config: Config) -> Resolution:
-    """Those of a configuration that can be used here, and whose regions other processes can run.
+    """Those of a configuration that can be used here, with regions that other processes can run.
 
     Raises:
-        PackageError: a rule requires one whose regions they cannot.
+        PackageError: a rule requires one with regions that they cannot run.
     """
     found = resolution(config.backends, config.required_backends())
     left_out = {item.name for item in found.backends if item.traits().packaged == "no"}

@@ -1,4 +1,4 @@
-"""Substitutes: where regions of a package go whose backend cannot be used here.
+"""Substitutes: where regions of a package go if their backend cannot be used here.
 
 Place: asked by ``plans`` before a plan is held against its graph. Input: the plan as it was made, the graph, what is
 here. Output: plans to try, the best first.

@@ -1,7 +1,7 @@
 """Weights: tensors as one file of safetensors, each memory stored once, and mapped back from where it lies.
 
 Place: beside ``container``. Input: tensors by name; later, a mapped file and what the manifest says of each. Output:
-bytes, and tensors whose memory is the file's until they are written into, for this process alone.
+bytes, and tensors in the memory of the file until they are written into, for this process alone.
 Form: that of safetensors: eight bytes with the length of a JSON header, the header, the data without holes.
 Every tensor begins at a multiple of ``ALIGNMENT``: what lies between are tensors of bytes called ``__pad_N``.
 Invariants: tensors that share memory share it when they are read; what is equal and never written is stored once, under
@@ -91,7 +91,7 @@ def stored_weights(
     for name, tensor in weights.items():
         if tensor.dtype not in _NAMES:
             raise PackageError(f"the weight {name} is of {tensor.dtype}, which safetensors does not have")
-        # Memory that nobody writes into may as well be stored for each type.
+        # Memory that nothing writes into may as well be stored for each type.
         shared.setdefault((storage_key(tensor) if tensor.numel() else name, tensor.dtype), []).append(name)
     stored: list[StoredTensor] = []
     found: dict[str, PackagedWeight] = {}

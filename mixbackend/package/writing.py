@@ -48,7 +48,7 @@ class CompiledProgram:
     """A program that was compiled for a package.
 
     Attributes:
-        method: whose program it is.
+        method: that the program is of.
         packaged: what is written of it.
         executable: what was built.
         identity: of its graph.

@@ -26,7 +26,8 @@ class Choice:
         plan: the placement itself, canonical (see ``partitioner.plan_canonical``), for the chosen layout; ``None`` to
             search.
         locked: whether the plan comes from a lock file.
-        name: what it is called, ``""`` for what the rest says: a choice whose plan was searched before keeps its name.
+        name: what it is called, ``""`` for what the rest says: a choice with a plan that was searched before keeps its
+            name.
         every: whether backends stay in a mixture that save less than estimates are good for.
     """
 

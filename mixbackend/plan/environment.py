@@ -43,7 +43,7 @@ class Environment:
         compile_cache: makes code of regions.
         lock: the plans that were locked, ``None`` if the configuration names no file.
         background: does what is prepared for later calls.
-        owns_weights: whether nobody changes the weights of its graphs but by passing others.
+        owns_weights: whether the weights of its graphs change only by passing others.
     """
 
     config: Config

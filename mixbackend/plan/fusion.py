@@ -29,7 +29,7 @@ class Fusion:
         owner: name of the backend of each node.
         classes: of ops, by node.
         pairs: (producer class, consumer class) pairs between which a backend keeps values out of memory, by its name.
-        padded: products whose rows do not begin aligned, of owners that pad such.
+        padded: products with rows that do not begin aligned, of owners that pad such.
     """
 
     graph: OpGraph

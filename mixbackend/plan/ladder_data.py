@@ -1,6 +1,6 @@
 """Ladders as plain data: what JSON holds.
 
-Place: between ``plan.regime_search`` and whoever carries a ladder to another process. Input: a ladder.
+Place: between ``plan.regime_search`` and the code that carries a ladder to another process. Input: a ladder.
 Output: mappings, lists, numbers; and back, for an equal graph that may have been captured at other sizes.
 Form: symbols by their place in ``symbols_of``, plans canonical.
 Invariants: what is read covers all sizes without gaps, and each plan holds for its graph. Which regime is at home

@@ -95,7 +95,7 @@ def in_layout(
 def as_relaid(
     relaid: Relaid, phase: Phase, graph_id: str, roles: Mapping[str, PlaceholderRole], hints: Hints | None = None
 ) -> LaidOutGraph:
-    """Describe a graph whose images are channels-last."""
+    """Describe a graph with channels-last images."""
     graph = with_hints(describe(relaid.module, phase, graph_id, roles), hints or {})
     return LaidOutGraph(relaid.module, graph, None, LayoutRecord(CHANNELS_LAST, (), relaid.conversions))
 

@@ -2,12 +2,12 @@
 
 Place: between normalise and describe; ``layout_choice`` decides which of the two graphs is used.
 Input: a captured fx graph with fake values. Output: a copy of it, or the joint graph itself, rewritten.
-Convolution kernels are faster, often twice as fast, on images whose channels are innermost, and most operators keep the
+Convolution kernels are faster, often twice as fast, on images with innermost channels, and most operators keep the
 layout that they are given. So each image that is not channels-last gets an explicit ``clone`` before a convolution,
 and the values behind it are worked out anew on fake tensors: torch's own rules say which layouts follow.
-Invariants: every value is what it was; graph outputs, and what operators read whose meaning or random numbers depend on
-strides, have the traced strides (by an explicit copy back); names of nodes stay; no guard is added; weights are left as
-they are. All copies are ordinary ops, so that they are placed and priced like others.
+Invariants: every value is what it was; graph outputs, and what is read by operators with a meaning or random numbers
+that depend on strides, have the traced strides (by an explicit copy back); names of nodes stay; no guard is added;
+weights are left as they are. All copies are ordinary ops, so that they are placed and priced like others.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Rewriter:
         self.conversions = 0
         self._graph = graph
         self._traced: dict[torch.fx.Node, Any] = {}
-        """Fake values as traced, of the nodes whose layout has changed."""
+        """Fake values as traced, of the nodes with a changed layout."""
         self._relaid: dict[torch.fx.Node, torch.fx.Node] = {}
         self._images: set[torch.fx.Node] = set()
         self._restored: dict[torch.fx.Node, torch.fx.Node] = {}

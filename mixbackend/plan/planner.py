@@ -206,7 +206,7 @@ class Planner:
         )
 
     def comparable(self, graph: OpGraph) -> frozenset[str]:
-        """Backends whose estimates can be held against one another; see ``SessionCosts.comparable``."""
+        """Backends with estimates that can be held against one another; see ``SessionCosts.comparable``."""
         if self.stored is None or graph.device_type != "cpu":  # elsewhere pricing is what first calls do anyway
             return self.costs.comparable(graph)
         known = (self.stored.read(graph, "comparable") or {}).get("backends")

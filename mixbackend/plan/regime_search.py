@@ -3,14 +3,15 @@
 Place: after the first plan of a graph with symbolic sizes, before anything is compiled for other sizes.
 Input: the graph, its plan at the sizes of the first call, and ways to place and to price it. Output: ``Ladder``: which
 quantity of a call decides, and the regimes in ascending order.
-The quantity: the product of the symbols that matter. One symbol does; of several, those do whose doubling alone adds
-at least half as many seconds as that of the one that adds most. They are taken to grow together.
+The quantity: the product of the symbols that matter. One symbol alone matters. Of several, a symbol matters if
+doubling it alone adds at least half as many seconds as doubling the one that adds most. They are taken to grow
+together.
 The search: the graph is placed at both ends of a wide range. Where the first plan is nearly as cheap there, it is the
 one regime. Between two plans, the size from which the second is cheaper is found by bisection, which only prices;
 the graph is placed once more at that size, in case a third plan is cheaper there.
 Invariants: deterministic; at most ``MOST_REGIMES``; a further plan promises to save ``WORTH`` somewhere; at most four
 placements, and a bounded number of pricings. Correctness never depends on this: every plan is legal for all sizes.
-Non-goals: plans that are cheapest only inside a range whose ends and switch points have others.
+Non-goals: plans that are cheapest only inside a range, where its ends and switch points have others.
 Units: seconds.
 """
 
@@ -77,7 +78,7 @@ class Quantity:
         return math.prod(size.hint or 1 for size in self.sizes)
 
     def near(self, value: int) -> dict[sympy.Symbol, int]:
-        """Values of the symbols whose product is about ``value``, inside their ranges: all grow by one factor."""
+        """Values of the symbols with a product of about ``value``, inside their ranges: all grow by one factor."""
         factor = (value / self.hint) ** (1.0 / len(self.symbols))
         return {symbol: _clamped(size, factor) for symbol, size in zip(self.symbols, self.sizes, strict=True)}
 

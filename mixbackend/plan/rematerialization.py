@@ -41,8 +41,8 @@ _LEAST_AT_STAKE = 0.02
 
 
 def mark_saved(joint: torch.fx.GraphModule, planner: Planner) -> JointDecision:
-    """Plan a joint graph, lay out its images, and mark the ops whose recomputation would not be fused, and those whose
-    recomputation takes less than saving them; or mark it as an earlier process did."""
+    """Plan a joint graph, lay out its images, and mark the ops that would not be fused when they are recomputed, and
+    those that take less to recompute than to save; or mark it as an earlier process did."""
     described, question = _describe(joint), _question(joint)
     stored = planner.stored
     known = None if stored is None else _kept(stored, described.graph, question)

@@ -1,4 +1,4 @@
-"""Softmax recompute: softmaxes of a joint graph whose results the backward computes again instead of having them saved.
+"""Softmax recompute: softmaxes of a joint graph that the backward computes again, so that they are not saved.
 
 Place: asked by ``plan.rematerialization``, before a joint graph is split; ``plan.softmax_decomposition`` carries it
 out.
@@ -12,7 +12,7 @@ point by point, which the owner of the gradient makes while reading. What counts
 - the argument is often narrower than the result: under autocast a product returns 16 bits per score, and the loss is
   computed in 32. The narrowest value from which the argument follows point by point is what is read.
 
-Compilers that pad a product whose rows do not begin aligned, as of a vocabulary of odd size, copy more then:
+Compilers that pad a product with rows that do not begin aligned, as of a vocabulary of odd size, copy more then:
 
 - what such a product returns has gaps inside their region; to be saved it is copied to rows without;
 - a gradient that such products read is written with its gaps by the loop that computes it. With the softmax in it, this

@@ -45,7 +45,7 @@ class Decided:
 
 
 def by_measurements(tuning: TuningRecord | None) -> Decided | None:
-    """How a placement came about whose plan was the quickest of those measured; ``None`` if it was not."""
+    """How a placement came about that had the quickest plan of those measured; ``None`` if it had not."""
     timed = tuning.timed() if tuning is not None else {}
     chosen = timed.get(tuning.chosen) if tuning is not None else None
     if chosen is None:
@@ -71,7 +71,7 @@ def without_measurements(search: str, margins: Iterable[float | None]) -> Decide
 
 
 def measured_alone(tuning: TuningRecord | None, backend: str) -> float | None:
-    """Seconds that the whole graph took longer with a backend alone than as it runs; ``None`` if nobody measured it."""
+    """Seconds that the whole graph took longer with a backend alone than as it runs; ``None`` if not measured."""
     timed = tuning.timed() if tuning is not None else {}
     chosen = timed.get(tuning.chosen) if tuning is not None else None
     alone = [_median(trial) for name, trial in timed.items() if name.split(",")[0] == backend]

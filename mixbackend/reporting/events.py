@@ -46,7 +46,7 @@ class Event:
         kind: one of ``EVENT_KINDS``.
         graph: id of the graph, ``""`` if it is about none.
         region: id of the region within the graph, ``""`` if it is about the whole graph.
-        backend: whom it is about, ``""`` if nobody.
+        backend: that it is about, ``""`` if it is about none.
         detail: what happened, in words.
     """
 

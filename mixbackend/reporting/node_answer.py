@@ -164,7 +164,7 @@ def _print_body(answer: NodeAnswer, console: Console) -> None:
 
 
 def _print_table(answer: NodeAnswer, console: Console) -> None:
-    """The present backend first; what nobody knows, columns and backends, is left out."""
+    """The present backend first; what is unknown, columns and backends, is left out."""
     alone = dict(answer.alone_s)
     rows = [(answer.backend, ["", "", "", *_parts(answer.parts)])]
     for option in answer.options:
@@ -210,6 +210,6 @@ def _reason(option: NodeOption) -> str:
 
 
 def refused_text(refusal: Refusal, backend: str) -> str:
-    """A refusal in words; who refused is named if it is somebody else."""
+    """A refusal in words; the backend that refused is named if it is another one."""
     who = "refuses" if refusal.backend == backend else f"{refusal.backend} refuses what would be left of its region"
     return f"{who}: {refusal.code}" + (f", {refusal.detail}" if refusal.detail else "")

@@ -100,7 +100,7 @@ class GraphRecord:
         layout: of its images, and what else was planned.
         tuning: what was measured before it was placed, ``None`` if nothing was.
         regimes: ranges of sizes, ascending, where the graph has a plan for each; ``()`` if one plan serves all sizes.
-        identity: for a lock file; ``None`` where nobody asked, and of graphs that have no text.
+        identity: for a lock file; ``None`` where it was not asked for, and of graphs that have no text.
         counterfactuals: what every alternative would cost; asked when it is read, ``None`` if nothing is known.
         selection: what its calls found out about other programs, as plain data; ``None`` if nothing was tried.
     """
@@ -148,7 +148,7 @@ class GraphRecord:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def modules(self, region: PlannedRegion) -> tuple[str, ...]:
-        """Paths of the modules whose ops are in a region, in order of first use."""
+        """Paths of the modules that have ops in a region, in order of first use."""
         paths = (self.graph.node_by_name[name].module for name in region.nodes)
         return tuple(dict.fromkeys(path for path in paths if path))
 

@@ -73,7 +73,7 @@ class Report:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def why(self, *patterns: str, placed: int = 0) -> tuple[NodeAnswer, ...]:
-        """Why nodes are where they are, who refuses them, and what every alternative would cost.
+        """Why nodes are where they are, which backends refuse them, and what every alternative would cost.
 
         Args:
             patterns: names of nodes, operators or modules, shell-style (``addmm*``, ``encoder.layer.*.attention``); a

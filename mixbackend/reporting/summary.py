@@ -262,7 +262,7 @@ def _switch(item: Mapping[str, Any]) -> str:
 
 
 def next_best(record: GraphRecord, region: PlannedRegion) -> str:
-    """``0.12 onednn``: estimated milliseconds that the next best backend would cost more, ``-`` if nobody else can."""
+    """``0.12 onednn``: estimated milliseconds that the next best backend would cost more, ``-`` if no other can."""
     known = record.alternatives.get(region.id)
     if known is None:
         return ""
@@ -296,7 +296,7 @@ def compare_layouts(record: GraphRecord) -> str:
 
 
 def describe_regime(regime: RegimeRecord) -> str:
-    """One line: a range of sizes, and who runs the graph there."""
+    """One line: a range of sizes, and which backends run the graph there."""
     above = "" if regime.last is None else str(regime.last)
     owners = ", ".join(f"{backend} {count}" for backend, count in regime.record.nodes_per_backend().items())
     seconds = milliseconds(regime.record.plan.estimated_s)

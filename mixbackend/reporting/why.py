@@ -113,6 +113,6 @@ def _rows(record: GraphRecord, names: Sequence[str], placed: int) -> dict[str, N
 
 
 def _refused(record: GraphRecord, name: str) -> tuple[NodeOption, ...]:
-    """What is known without prices: who refuses."""
+    """What is known without prices: which backends refuse."""
     refusals = [refusal for refusal in record.plan.refusals if refusal.node == name]
     return tuple(NodeOption(Alternative(item.backend, None, 0, item)) for item in refusals)

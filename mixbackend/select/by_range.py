@@ -139,7 +139,7 @@ class RangedDecisions:
         return decision_store.remembered(_in_range(task, regime), self._environment)
 
     def decide(self, regime: Regime, values: Sequence[Any], other: Choice) -> Decision:
-        """For another range, whose first call has these values; the plan that runs other sizes is a candidate.
+        """The decision for another range, by values of its first call; the plan that runs other sizes is a candidate.
 
         ``UNTUNED`` to go by estimates.
         """

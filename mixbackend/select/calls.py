@@ -21,7 +21,7 @@ _STIRRED = 1 << 18
 def as_in_training(run: Callable[[], Any]) -> Callable[[], Any]:
     """A call as in a training step, where the other half and the optimizer follow, on torch's threads.
 
-    A library whose own threads wait for work by spinning looks quicker where nothing else works in between.
+    A library with threads of its own that wait for work by spinning looks quicker where nothing else works in between.
     """
     numbers = torch.ones(_STIRRED)
 
@@ -36,8 +36,8 @@ def timed_calls(run: Callable[[], Any], seconds: float, before: Callable[[], Non
     """Seconds of each call until so many have passed, ``LEAST_CALLS`` of them at least.
 
     What is called before each is not part of what it takes. Calls lie ``GAP_S`` apart: threads that wait for work by
-    spinning stop after a while, and a library whose own do so looks quicker where one call follows right after the
-    other.
+    spinning stop after a while, and a library with such threads of its own looks quicker where one call follows right
+    after the other.
     """
     taken: list[float] = []
     end = time.perf_counter() + seconds

@@ -56,7 +56,7 @@ class Harness(Protocol):
 
     @property
     def most_turns(self) -> int:
-        """While noise may hide who is the quickest."""
+        """While noise may hide which candidate is the quickest."""
 
     def rivals(self, baseline: Runnable, planner: Planner) -> tuple[Choice, ...]:
         """What may be quicker than a graph as it is placed, the likeliest first."""

@@ -42,7 +42,7 @@ MOST_ALONE, MOST_MIXTURES = 3, 3
 """So many backends alone, and so many mixtures, are tried: whole models take a compiler 7 to 30 seconds. Of those alone
 two may be libraries, which build in no time, so that a compiler has a place beside them."""
 MOST_OF_TIME = 0.5
-"""Of the time for compiling, for a backend whose rates were only assumed."""
+"""Of the time for compiling, for a backend with rates that were only assumed."""
 MOST_RUNNING_S = 20.0
 """For running candidates, warming up and recording included, which takes no longer than compiling them may."""
 

@@ -24,7 +24,7 @@ NO_TIME = "no_time"
 """The budget was spent before its turn came."""
 
 FORMAT = 2
-"""Of the plain data; 1 had no number, and nobody waiting."""
+"""Number of the format of the plain data; format 1 had no number, and no ``waiting``."""
 
 TIE = 0.01
 """Candidates within this share of the fastest are as fast; the earliest of them wins, so that tuning again agrees."""
@@ -80,7 +80,7 @@ class Decision:
     Attributes:
         choice: the one that was taken.
         trials: of all candidates, in the order in which they were started.
-        waiting: who is still to be tried against the choice, by whatever process comes next.
+        waiting: challengers that are still to be tried against the choice, by whatever process comes next.
     """
 
     choice: Choice = DEFAULT
@@ -141,7 +141,8 @@ UNTUNED = Decision()
 def joined(known: Decision, found: Decision) -> Decision:
     """What two processes know that tried a graph at the same time; of the same trial, what was found last.
 
-    Who has tried everybody knows best. Where both have not, and run different programs, what was found last holds.
+    Where the choices differ, a decision with no challenger left to be tried holds before one with some left; otherwise
+    what was found last holds.
     """
     if known is UNTUNED or str(known.choice) != str(found.choice):
         return known if known.trials and not known.waiting and found.waiting else found

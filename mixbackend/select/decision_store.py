@@ -1,6 +1,6 @@
 """Decision store: what was decided at first calls, kept for later processes.
 
-Place: beside ``tuner``, whose decisions come before these; written and read by ``by_range``.
+Place: beside ``tuner`` (its decisions come before these); written and read by ``by_range``.
 A decision may have challengers left: it is what a process knew so far, and the next one begins with it.
 Invariants: kept under the key of the graph and its range of sizes, apart from what tuning decided, and apart for calls
 that are replayed.

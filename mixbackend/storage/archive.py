@@ -7,7 +7,8 @@ Invariants: nothing is unpickled, nothing is unpacked to a path that the archive
 ``members``); every member is held against the manifest, every row
 is checked field by field and every artifact against its key; what does not fit is refused by itself, with a reason, and
 the rest is taken. Nothing that is here and as new is replaced; nothing of another device or another build is taken.
-Artifacts hold native code, so that they are taken only where the caller vouches for who could write the archive.
+Artifacts hold native code, so that they are taken only where the caller vouches for every user that could write the
+archive.
 """
 
 from __future__ import annotations

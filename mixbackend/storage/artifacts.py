@@ -4,7 +4,7 @@ Place: asked before a region is compiled, told afterwards.
 Input: a key of ``artifact_key`` and bytes of ``CompiledRegion.artifact``. Output: those bytes, or ``None``.
 Invariants: writing is atomic (a temporary file, then rename), so readers in other processes see whole entries or none;
 every read is verified; what is damaged or foreign is removed and reported. ``get`` and ``put`` never raise.
-Non-goals: understanding the bytes. A remote level is trusted as far as whoever configured it trusts it.
+Non-goals: understanding the bytes. A remote level is trusted as far as the user that configured it trusts it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def read(key: str, file: BinaryIO) -> Entry | str:
 
 
 def read_label(data: bytes) -> Label | None:
-    """What made the entry whose first bytes these are; unproven. ``None`` if that cannot be read."""
+    """What made the entry that begins with these bytes; unproven. ``None`` if that cannot be read."""
     if len(data) < _HEADER.size:
         return None
     magic, _, length, _ = _HEADER.unpack_from(data)

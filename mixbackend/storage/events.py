@@ -13,7 +13,7 @@ from typing import Literal
 
 StorageEventKind = Literal[
     "corrupt",  # an entry does not have the bytes that were written; it was removed
-    "foreign",  # an entry that somebody else could have written, or of another kind; it was removed
+    "foreign",  # an entry that another user could have written, or of another kind; it was removed
     "set-aside",  # a database file was renamed and a new one begun
     "unwritable",  # something could not be stored
     "unreadable",  # something could not be read and counts as missing

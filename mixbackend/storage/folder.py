@@ -27,7 +27,7 @@ def private_folder(configured: str | os.PathLike[str] | None = None, report: Rep
         report: told when the temporary folder takes over.
 
     Raises:
-        StorageError: the configured folder cannot be created, belongs to somebody else, or others can write to it.
+        StorageError: the configured folder cannot be created, belongs to another user, or others can write to it.
     """
     if configured is not None:
         return _claim(Path(configured).expanduser())

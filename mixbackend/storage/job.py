@@ -1,14 +1,15 @@
 """The job's store: what the ranks of one ``torch.distributed`` job agree on. First come, first served.
 
-Place: beside the other rooms of storage; asked by whoever decides something that all ranks must decide alike.
-Input: a key, and plain data. Output: the plain data that stands under the key, and whose they are.
+Place: beside the other rooms of storage; asked by code that decides something that all ranks must decide alike.
+Input: a key, and plain data. Output: the plain data that stands under the key, and which rank wrote it.
 Method: a cell of the default group's store is written once, by compare-and-set, so that every rank reads the same from
-it, whenever it comes. Who is about to make a value claims the cell first. Others look at it now and then, until a value
-stands, the claimant gives up, or their patience ends; then they make one too, and give theirs up for one that stands.
+it, whenever it comes. A rank that is about to make a value claims the cell first. Other ranks look at it now and then,
+until a value stands, the claimant gives up, or their patience ends; then they make one too, and give theirs up for one
+that stands.
 Keys hold the group: its name, the ranks that are in it, and which restart of an elastic job it is.
-Invariants: no collective, so that ranks which never ask keep nobody waiting; the store is not occupied by waiting, as
-torch's own threads use it; nothing is unpickled. Without a group of several ranks nothing is imported or opened.
-In the child of a fork the parent's connection is left alone.
+Invariants: no collective, so that ranks which never ask keep no other waiting; the store is not occupied by waiting,
+as torch's own threads use it; nothing is unpickled. Without a group of several ranks nothing is imported or opened. In
+the child of a fork the parent's connection is left alone.
 Non-goals: whether a value can be believed: its reader holds it against what it has.
 Units: seconds.
 """
@@ -49,7 +50,7 @@ class Standing:
 
     Attributes:
         value: plain data.
-        rank: who wrote it.
+        rank: that wrote it.
     """
 
     value: Mapping[str, Any]

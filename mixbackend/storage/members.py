@@ -59,7 +59,7 @@ class Unpacker:
 
     @classmethod
     def of(cls, archive: zipfile.ZipFile) -> Unpacker:
-        """One for an archive, whose size bounds what comes of it."""
+        """One for an archive: the archive's size bounds what comes of it."""
         packed = sum(info.compress_size for info in archive.infolist())
         size = _size(archive.fp) if archive.fp is not None else 0
         # Members that lie over one another may claim more than the file has.

@@ -4,7 +4,8 @@ Place: behind the local level of the artifact store and of the database; read on
 write.
 Invariants: what is read is verified like a local entry; reading takes no longer than it may, writing is not waited for;
 no failure raises, and after some in a row the remote is left alone for the rest of the process.
-Non-goals: eviction (a fleet's storage has its own rules); trust: whoever can write there is trusted like this user.
+Non-goals: eviction (a fleet's storage has its own rules); trust: every user that can write there is trusted like this
+one.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ def copy_database(source: Path, target: Path, report: Report) -> None:
     try:
         partial.touch(0o600)
         for way in ("mode=ro", "immutable=1"):
-            # Of a folder that cannot be written, SQLite opens a file in WAL mode only if nobody will change it.
+            # Of a folder that cannot be written, SQLite opens a file in WAL mode only if nothing will change it.
             with contextlib.suppress(sqlite3.OperationalError), contextlib.ExitStack() as stack:
                 address = f"{source.resolve().as_uri()}?{way}"
                 theirs = stack.enter_context(contextlib.closing(sqlite3.connect(address, uri=True)))

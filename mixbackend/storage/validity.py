@@ -85,7 +85,7 @@ def device_of(table: str, row: Mapping[str, Any]) -> str:
 
 
 def conflicting(theirs: tuple[str, ...], ours: tuple[str, ...]) -> str:
-    """A device of theirs in whose place this machine has another one; ``""`` if there is none."""
+    """A device of theirs, if this machine has another one in its place; ``""`` if there is none."""
     kinds = {_kind(name) for name in ours}
     return next((name for name in theirs if name not in ours and _kind(name) in kinds), "")
 

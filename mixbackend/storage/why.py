@@ -62,7 +62,7 @@ class Why:
 
 
 def stored_entries(database: Database, store: ArtifactStore, beginning: str = "") -> Iterator[Stored]:
-    """Entries whose key begins so."""
+    """Entries with keys that begin so."""
     for artifact in store.artifacts():
         if artifact.key.startswith(beginning):
             fields = {name: text for name, text in asdict(artifact.label).items() if text}

@@ -2,8 +2,8 @@
 
 Place: the oracle for what ``schedule`` builds and for what targets compile.
 Input: a kernel, flat tensors for its buffers, values of its parameters and numbers. Output: changed buffers.
-Invariants: all points whose order is open run side by side, statement by statement, ``ordered`` loops step by step; a
-kernel whose result depends on an order that is open is an error (``memory`` watches every access).
+Invariants: all points of open order run side by side, statement by statement, ``ordered`` loops step by step; a kernel
+with a result that depends on an open order is an error (``memory`` watches every access).
 Non-goals: speed beyond a few hundred thousand points.
 """
 
@@ -79,7 +79,7 @@ class _NestPoints(Points):
 
     @property
     def owners(self) -> Owners:
-        """Who makes an access at every point, in order."""
+        """What makes an access at every point, in order."""
         return Owners(self.flat(self._owners.outer.unsqueeze(1)), self.flat(self._owners.lane.unsqueeze(1)))
 
     def local(self, name: str) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Memory of a kernel while it is interpreted: values, and who touched them.
+"""Memory of a kernel while it is interpreted: values, and which points touched them.
 
 Place: below ``kernels``.
 Invariants: every access is checked: in range, never a value that was not written, never an element that two points
@@ -17,12 +17,12 @@ from mixbackend.backends.codegen.ir.stages import WriteMode
 from mixbackend.contracts import IrError
 
 GARBAGE = 0xFF
-"""Every byte of memory that nobody wrote: NaN, or an index far out of range."""
+"""Every byte of memory that was not written: NaN, or an index far out of range."""
 
 
 @dataclass(frozen=True)
 class Owners:
-    """Who makes an access: numbers of the outer point and of the nest's point, one of each per access."""
+    """What makes an access: numbers of the outer point and of the nest's point, one of each per access."""
 
     outer: torch.Tensor
     lane: torch.Tensor
@@ -156,6 +156,6 @@ def flat_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def garbage(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    """Fresh memory that nobody has written."""
+    """Fresh memory that has not been written."""
     width = torch.empty((), dtype=dtype).element_size()
     return torch.full((elements * width,), GARBAGE, dtype=torch.uint8).view(dtype)

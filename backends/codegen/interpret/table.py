@@ -26,7 +26,7 @@ class PointTable:
 
     Attributes:
         columns: value of each index at each point.
-        outer, lane: number of the outer point, and of the combination of all indices whose order is open.
+        outer, lane: number of the outer point, and of the combination of all indices of open order.
     """
 
     columns: dict[sympy.Symbol, torch.Tensor]
@@ -40,7 +40,7 @@ class PointTable:
 
     @property
     def owners(self) -> Owners:
-        """Whose accesses these points make."""
+        """Owners of the accesses that these points make."""
         return Owners(self.outer, self.lane)
 
     def extended(self, loops: Sequence[KernelLoop], known: Values) -> PointTable:

@@ -5,7 +5,7 @@ of their parts; every walk over nodes is a function of this module.
 The type of a field says which parts it holds: an ``Expr`` is a value, a ``sympy.Expr`` an index expression, a tuple of
 ``Loop`` or ``KernelLoop`` loops, and a symbol in a pair with a value is bound. Parts may be optional, and lie in tuples
 and pairs. Parts of any other node in a field, as of a ``Part`` or a ``Statement``, are parts of the whole.
-Invariants: parts come in the order of fields; a node none of whose parts was replaced by another is the same object.
+Invariants: parts come in the order of fields; a node without replaced parts is the same object.
 Non-goals: what nodes mean; symbols inside index expressions (``indices``).
 """
 
@@ -96,7 +96,7 @@ def _in_order(roots: list[Any]) -> dict[Any, tuple[Any, ...]]:
     while pending:
         node = pending.pop()
         if type(node) is tuple:
-            # A whole whose parts have been found since.
+            # A whole; its parts have been found since.
             found[node[0]] = node[1]
         elif node not in found:
             parts = shapes[type(node)].parts(node)

@@ -167,7 +167,7 @@ def flatten(index: Iterable[Any], sizes: Iterable[Any]) -> sympy.Expr:
 
 
 def without_digits(position: sympy.Expr) -> sympy.Expr:
-    """A position without divisions whose results lie one behind the other: ``8 floor(i / 8) + i mod 8`` is ``i``."""
+    """A position without divisions that give results one behind the other: ``8 floor(i / 8) + i mod 8`` is ``i``."""
     while position.has(FloorDiv, Modulo):
         terms = dict(_divided_terms(position))
         found = next((pair for digit in terms if (pair := _pair_of(digit, terms)) is not None), None)

@@ -56,7 +56,7 @@ class KernelCall(Printed):
         numbers: input symbol for each of the kernel's numbers.
         origins: graph nodes computed, for people.
         launch: neighbours of one number touch nothing that another of them writes, and may run at once; ``None`` for a
-            call that is alone, as all are whose parameters depend on sizes.
+            call that is alone, as are all with parameters that depend on sizes.
     """
 
     kernel: AnyKernel

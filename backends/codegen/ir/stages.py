@@ -63,8 +63,8 @@ class Map(Printed):
     """``target[loops] = value`` for every point.
 
     Attributes:
-        apart: whether it has memory of its own, in the order of its loops, and a kernel of its own: a small tensor
-            whose every element is read often, so that the order it lies in counts for more than making it.
+        apart: whether it has memory of its own, in the order of its loops, and a kernel of its own: a small tensor with
+            elements that are read often, so that the order it lies in counts for more than making it.
     """
 
     target: str
@@ -134,9 +134,8 @@ class Scatter(Printed):
     Attributes:
         target_loops, base: the value of every point before any update; ``base`` is over ``target_loops``.
         loops: the updates.
-        destination: one expression per dimension of the target, over ``loops`` and bound symbols. Dimensions whose
-            expression is a loop index alone are written by that index only: updates of different values of it never
-            meet.
+        destination: one expression per dimension of the target, over ``loops`` and bound symbols. Dimensions with a
+            loop index alone as expression are written by that index only: updates of different values of it never meet.
         bindings: run-time integers in the destination, always in range.
         mask: updates to make; ``None`` for all.
     """
@@ -170,7 +169,7 @@ class Result:
     """A tensor that a template makes: what it gives for a point of ``loops`` goes to ``target[index]``.
 
     Attributes:
-        target: ``None`` if nobody reads it.
+        target: ``None`` if nothing reads it.
         index: linear in the loops; different points go to different elements, and every element is written.
     """
 
@@ -240,8 +239,8 @@ class GraphOutput(Printed):
 
     Attributes:
         strides: one per dimension of ``tensor``.
-        destination: the input into whose memory it is written instead of fresh memory; what reads the input has the
-            value from before. ``None`` for outputs of the region.
+        destination: the input that takes it in its memory, instead of fresh memory; what reads the input has the value
+            from before. ``None`` for outputs of the region.
         returned: what the caller sees where ``tensor`` has other dimensions over the same memory, in the same
             row-major order of elements (``split_loops`` makes them); ``None`` where it has not.
     """

@@ -60,12 +60,12 @@ PRODUCT = "product"
 """``output = left right + bias`` in float32, where rows and terms have three dimensions each.
 
 The left matrix is [batch, line, place, window line, window place, term]: windows of an image, which may overlap, or an
-ordinary matrix, whose other dimensions are 1. The output is [batch, line, place, column]. The right matrix, stored as
+ordinary matrix with other dimensions of 1. The output is [batch, line, place, column]. The right matrix, stored as
 floats of 32 or 16 bits or as integers of 8, is in panels of ``width`` columns: [panel, window line, window place, term,
 column]. Columns of the last panel beyond those of the result are zeros. Columns of the output are neighbours in memory.
 With a ``group``, the right matrix is of codes: each is multiplied by the scale of its group of so many terms and its
 column, and the offset, where there is one, is added; both are [panel, group, column]. Codes of 4 ``bits`` are numbers
-from -8 on: eight terms lie in an int32, whose lowest bits are those of the first.
+from -8 on: eight terms lie in an int32, with those of the first in the lowest bits.
 """
 
 PRODUCT_DIMENSIONS = 3

@@ -117,7 +117,7 @@ def check_index(index: Tensor) -> None:
     """Refuse what is no integer index.
 
     Raises:
-        RefusedError: masks, whose result depends on values, and other types.
+        RefusedError: masks, with results that depend on values, and other types.
     """
     if index.dtype in (torch.bool, torch.uint8):
         raise RefusedError("data-dependent", "indexing with a mask gives a size that depends on its values")

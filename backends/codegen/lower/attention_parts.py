@@ -1,6 +1,6 @@
 """Attention of one row of queries as the template ``attention_parts``, and what joins its parts.
 
-Place: called by ``lower.attention``. Input: the tensors of an attention whose sizes are known. Output: its result.
+Place: called by ``lower.attention``. Input: the tensors of an attention of known sizes. Output: its result.
 A step of generation reads long caches for few heads: parts of a cache are read by blocks of their own at once (flash
 decoding, Dao et al. 2023), and keys that heads share by one block, once. What joins the parts is a fold over them.
 Invariants: a row of scores that are minus infinity throughout gives zeros, as torch's kernels do.

@@ -108,7 +108,7 @@ def _by_running(lowering: Lowering, norm: _Norm) -> tuple[Tensor, Tensor, Tensor
     mean = lowering.in_type(running_mean, compute)
     result = _normalized(lowering, norm, mean, deviation)
     if announced(lowering, 1).shape != (0,):
-        # On GPUs eager saves statistics that nobody computed, one per channel.
+        # On GPUs eager saves statistics that were not computed, one per channel.
         return result, as_announced(lowering, mean, 1), as_announced(lowering, deviation, 2)
     nothing = lowering.map((0,), compute, lambda index: Constant(compute, 0.0))
     return result, as_announced(lowering, nothing, 1), as_announced(lowering, nothing, 2)

@@ -45,13 +45,13 @@ def copy(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> T
 
 @rule("aten.copy_.default")
 def copy_into(lowering: Lowering, self: Tensor, src: Tensor, non_blocking: bool) -> Tensor:
-    """The values of ``src`` in the memory of a region input, which whoever reads it later sees."""
+    """The values of ``src`` in the memory of a region input, where all later reads see them."""
     refuse_undecided(lowering, (src,), self.sizes)
     return written_into(lowering, self, lambda: src)
 
 
 def written_into(lowering: Lowering, self: Tensor, make: Callable[[], Tensor]) -> Tensor:
-    """A tensor whose memory holds another value from now on.
+    """A tensor with memory that holds another value from now on.
 
     Args:
         make: the value; not asked for where writing is refused.

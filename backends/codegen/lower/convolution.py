@@ -100,7 +100,7 @@ def _check_depthwise(image: Tensor, weight: Tensor, transposed: bool, groups: An
 
 
 def _check_known(arguments: Sequence[Sequence[Any]]) -> None:
-    """Refuse windows whose form is not known when compiling, or that pad by less than nothing."""
+    """Refuse windows of a form that is not known when compiling, or that pad by less than nothing."""
     numbers = [sympy.sympify(number) for argument in arguments for number in argument]
     if not all(number.is_Integer for number in numbers):
         raise RefusedError("dynamic-shape", "the size, stride, padding or dilation of a window is no number")

@@ -5,7 +5,7 @@ Method: ``_convert_weight_to_int4pack_for_cpu`` lays blocks of columns out term 
 the first half of a block and, in its upper bits, one of the second. How wide a block is depends on the processor, so
 the operator itself is asked once.
 Invariants: a code is ``-8`` to ``7``, a weight ``code * scale + zero`` in float32; sums are made in float32.
-Non-goals: columns that are no whole blocks, whose bytes lie in another order.
+Non-goals: columns that are no whole blocks (their bytes lie in another order).
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Lowering:
         return dict(self._contents)
 
     def write_input(self, name: str, value: Tensor) -> None:
-        """Let an input hold other values from now on, for whoever reads it or a view of it.
+        """Let an input hold other values from now on, for everything that reads it or a view of it.
 
         Args:
             name: of the input.

@@ -181,7 +181,7 @@ def _of_single(weighted: Expr, deviation: Expr) -> Expr:
 def _of_parameter(
     lowering: Lowering, place: int, rows: Axes, value: ValueFunction, compute: torch.dtype
 ) -> Tensor | None:
-    """Gradient of a weight or bias: a fold over all rows, ``None`` if nobody wants it."""
+    """Gradient of a weight or bias: a fold over all rows, ``None`` if it is not wanted."""
     if not is_wanted(lowering, place):
         return None
     (total,) = fold(lowering, "sum", rows, value, [compute])
@@ -197,6 +197,6 @@ def _of_channels(lowering: Lowering, place: int, part: Tensor, compute: torch.dt
 
 
 def _of_row(lowering: Lowering, saved: Tensor, axes: Axes, compute: torch.dtype) -> ValueFunction:
-    """A saved statistic, whose normalised dimensions have size 1, at a row."""
+    """A saved statistic, with normalised dimensions of size 1, at a row."""
     value = converted(lowering, saved, compute)
     return lambda row: value(axes.join(row, (0,) * len(axes.folded)))

@@ -29,7 +29,7 @@ def _product(lowering: Lowering, left: Tensor, right: Tensor, dtype: torch.dtype
 
 
 def sums_of_products(lowering: Lowering, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same of two tensors whose sizes are known to agree, whatever types of floats they have."""
+    """The same of two tensors with sizes that are known to agree, whatever types of floats they have."""
     left, right = in_memory(lowering, left), in_memory(lowering, right)
     rank = left.rank
 

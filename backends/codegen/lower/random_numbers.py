@@ -6,8 +6,8 @@ fuses with its neighbours, and a value that is computed twice is the same twice.
 far the region moves it on is ``StageGraph.draws``.
 Invariants: every number is the one that eager's kernel draws for this element, in whatever order kernels run; the
 generator moves on by as much.
-Non-goals: normal numbers, whose last bits are the vendor's; probabilities as tensors; generators of one's own;
-processors, whose kernels draw in another way.
+Non-goals: normal numbers (their last bits are the vendor's); probabilities as tensors; generators of one's own;
+processors (their kernels draw in another way).
 """
 
 from __future__ import annotations

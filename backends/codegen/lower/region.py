@@ -102,7 +102,7 @@ def _output(lowering: Lowering, output: RegionOutput, region: Region) -> GraphOu
 
 
 def _final(lowering: Lowering, name: str, tensor: Tensor, origins: tuple[str, ...]) -> str:
-    """A stage that nobody in the graph reads, with the values of a tensor."""
+    """A stage that nothing in the graph reads, with the values of a tensor."""
     loops = lowering.loops(tensor.sizes)
     value = lowering.cast(tensor.at(tuple(loop.index for loop in loops)), tensor.compute)
     lowering.types[name] = TensorType(tensor.sizes, tensor.dtype)

@@ -2,8 +2,8 @@
 
 Place: filled by the rule modules of this package when ``table`` imports them; read by ``lowering`` and ``judging``.
 A rule is called with the ``Lowering`` and the op's arguments by schema name: tensors as ``Tensor``, symbolic sizes as
-sympy expressions, everything else as it is. It returns a ``Tensor``, a tuple of them (``None`` for an output nobody can
-have), or raises ``RefusedError``.
+sympy expressions, everything else as it is. It returns a ``Tensor``, a tuple of them (``None`` for an output that
+cannot be read), or raises ``RefusedError``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Place: below the rules of normalisations and their backwards.
 Invariants: what is normalised uses statistics in the compute type; only what leaves is rounded to the announced type.
-An op whose announced types are not those that eager gives is refused in training, where a later op reads them.
+An op with announced types other than those that eager gives is refused in training, where a later op reads them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def announced(lowering: Lowering, place: int) -> TensorMeta:
 
 
 def is_wanted(lowering: Lowering, place: int) -> bool:
-    """Whether anybody can have this output."""
+    """Whether this output can be read at all."""
     assert lowering.view is not None
     return isinstance(lowering.view.outputs[place], TensorMeta)
 

@@ -1,7 +1,6 @@
 """Tensors while lowering: an index goes in, a scalar expression comes out.
 
-Place: what rules take and return. A view is a tensor whose index is another tensor's index, transformed: it costs
-nothing.
+Place: what rules take and return. A view is a tensor with another tensor's index, transformed: it costs nothing.
 Invariants: ``at`` is pure and may be called with any index expressions in range; its result has the compute type.
 """
 

@@ -100,7 +100,7 @@ def _window_of_tap(
 def unfold_backward(
     lowering: Lowering, grad_in: Tensor, input_sizes: Sequence[Any], dim: int, size: int, step: int
 ) -> Tensor:
-    """Gradient of overlapping windows along one dimension, whose taps are the last dimension."""
+    """Gradient of overlapping windows along one dimension; their taps are the last dimension."""
     gradient, sizes = addressable(lowering, grad_in), lowering.output_sizes
     if not sizes:
         raise RefusedError("rank", "windows of a tensor without dimensions")

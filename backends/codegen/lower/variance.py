@@ -105,7 +105,7 @@ def _mean_one_by_one(lowering: Lowering, found: Moments, tensor: Tensor, axes: A
 
 
 def _where_finite(lowering: Lowering, found: Moments, otherwise: ValueFunction) -> Tensor:
-    """The mean of rows whose values all are finite, or something else."""
+    """The mean of rows if all their values are finite, or something else."""
     if lowering.output.device.type != "cpu":
         return found.mean
 

@@ -1,4 +1,4 @@
-"""Views: a tensor whose index is another tensor's index, transformed.
+"""Views: a tensor with another tensor's index, transformed.
 
 Place: used by view rules and by every rule that reads its operands in another shape.
 Invariants: nothing is computed; ``Tensor.strided`` stays exact where the result is a strided view of a region input and
@@ -84,7 +84,7 @@ def _inner_extent(tensor: Tensor, view: StridedView, axis: int) -> sympy.Expr:
 
 
 def squeeze(tensor: Tensor, axes: Iterable[int]) -> Tensor:
-    """Without those of the dimensions whose size is 1."""
+    """Without those of the dimensions of size 1."""
     dropped = {axis % tensor.rank for axis in axes if tensor.rank}
     dropped = {axis for axis in dropped if tensor.sizes[axis] == 1}
     kept = [axis for axis in range(tensor.rank) if axis not in dropped]

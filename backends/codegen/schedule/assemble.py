@@ -35,7 +35,7 @@ def assemble(
     """Name, parametrise and plan.
 
     Args:
-        graph: whose inputs and outputs the program has.
+        graph: source of the program's inputs and outputs.
         kernels: in order, those that may run at once together, each with the graph nodes it computes.
         layouts: of every tensor that lives in memory.
         refusals: of all passes, for the report.

@@ -1,9 +1,9 @@
-"""Blocks: a group of stages becomes kernels for a target whose threads work on blocks of points.
+"""Blocks: a group of stages becomes kernels for a target with threads that work on blocks of points.
 
 Place: instead of ``build`` for targets with ``traits.blocks``; ``assemble`` follows. Nothing here is tiled, vectorised
 or put into strips: how many points a block has, and which thread takes which, is the target's business.
-Input: a group. Output: kernels whose outer loops are points of blocks. A nest has either kept loops, or reduced ones,
-or one ordered loop: a block walks one row of points, never a row of rows.
+Input: a group. Output: kernels with points of blocks as outer loops. A nest has either kept loops, or reduced ones, or
+one ordered loop: a block walks one row of points, never a row of rows.
 Invariants: scratch is a value per outer point, or per point of a row: written once by one nest, and read by others at
 the very point of a row of the same form. Rows that are too long for registers have no scratch: what it held is computed
 again where it is read. Groups that cannot be had in this form become a kernel per stage, with their tensors in memory.

@@ -1,8 +1,8 @@
 """Build: a group of stages becomes a kernel.
 
 Place: after ``grouping``, before ``assemble``, which makes names canonical.
-Input: a group, the layouts of tensors in memory, what the target is like, likely sizes. Output: a kernel whose buffers
-have the names of tensors and whose parameters are size symbols.
+Input: a group, the layouts of tensors in memory, what the target is like, likely sizes. Output: a kernel with names of
+tensors for buffers and with size symbols as parameters.
 Every step takes and returns a draft that is a legal kernel; what each decides is in the file it comes from.
 Non-goals: what is fused (``grouping``) and where tensors live (``assemble``).
 """

@@ -119,7 +119,7 @@ def _outer_points(group: Group) -> Iterator[str]:
 
 
 def _dimensions(stage: Stage) -> dict[sympy.Symbol, int]:
-    """Loops whose values write different elements and carry nothing along, with the dimension each is the index of."""
+    """Loops with values that write different elements and carry nothing along, with the dimension of each index."""
     if isinstance(stage, Scatter):
         updates = [loop.index for loop in stage.loops]
         return {

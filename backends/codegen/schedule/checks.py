@@ -93,7 +93,7 @@ def _silent(node: Expr) -> Expr:
 
 
 def _checks(stage: Stage) -> Iterator[tuple[Expr, tuple[Loop, ...]]]:
-    """The checks of a stage, without those inside them, and the loops over whose points each is made."""
+    """The checks of a stage, without those inside them, each with the loops that it is made over."""
     if not tells(stage):
         return
     for root, loops in _roots(stage):
@@ -107,7 +107,7 @@ def _checks(stage: Stage) -> Iterator[tuple[Expr, tuple[Loop, ...]]]:
 
 
 def _roots(stage: Stage) -> Iterator[tuple[Expr, tuple[Loop, ...]]]:
-    """Expressions, each with the loops at whose points it is computed."""
+    """Expressions, each with the loops that it is computed over."""
     if isinstance(stage, Concatenate):
         axis = stage.loops[stage.axis]
         for part in stage.parts:
@@ -123,7 +123,7 @@ def _roots(stage: Stage) -> Iterator[tuple[Expr, tuple[Loop, ...]]]:
 def _folded(
     name: str, check: Expr, loops: tuple[Loop, ...], symbols: Iterator[sympy.Symbol], origins: tuple[str, ...]
 ) -> Stage:
-    """One number that nobody reads; to compute it is to make the check at every point."""
+    """One number that nothing reads; computing it makes the check at every point."""
     if not loops:
         return Map(name, (), check, origins)
     return renamed(Reduce((name,), (), loops, "sum", check, origins), {loop.index: next(symbols) for loop in loops})

@@ -2,7 +2,7 @@
 
 Place: inside ``grouping``.
 Sets of stages are bit sets in plain integers. Every group keeps all stages before and after it, through whatever
-groups; a merge updates only groups whose sets change, so that a whole run is near linear on graphs like networks.
+groups; a merge updates only groups with sets that change, so that a whole run is near linear on graphs like networks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 
 class Dependencies:
-    """A partition of stages into groups whose quotient graph is acyclic.
+    """A partition of stages into groups with an acyclic quotient graph.
 
     Args:
         sources: for each stage, the earlier stages that it reads.

@@ -29,7 +29,7 @@ class Draft:
     Attributes:
         outer, nests, scratch: as in ``Kernel``.
         dtypes: storage type of every buffer and scratch.
-        disjoint: buffers whose stores in different nests never meet (parts of a concatenation).
+        disjoint: buffers with stores in different nests that never meet (parts of a concatenation).
     """
 
     outer: tuple[KernelLoop, ...]

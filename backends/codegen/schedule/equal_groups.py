@@ -57,7 +57,7 @@ class EqualGroups:
         """The kernels of a group.
 
         Args:
-            group: of one graph, whose names mean the same in all groups.
+            group: of one graph; its names mean the same in all groups.
             layouts: of every tensor that the group reads or defines.
             overwritten: inputs that the program writes into.
 

@@ -1,7 +1,7 @@
 """Finished: a draft with nothing left to decide becomes a kernel.
 
-Place: last step of ``build``. Input: a draft. Output: a kernel whose buffers have names of tensors, in order of use,
-and whose parameters are the size symbols in it, by name.
+Place: last step of ``build``. Input: a draft. Output: a kernel with names of tensors for buffers, in order of use, and
+with the size symbols in it as parameters, by name.
 Invariants: numbers are the symbols that are not integers. ``work`` is an estimate over sizes.
 """
 

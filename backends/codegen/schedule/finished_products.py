@@ -6,7 +6,7 @@ Before and after::
     y = product(a, p, c)                          z = product(a, p, c), finished by maximum(result + other0, 0)
     z[i, j] = maximum(y[i, j] + r[i, j], 0)   ->
 
-Invariants: nobody else reads the product. All else that is read lies in memory, in float32, and is read at a place
+Invariants: nothing else reads the product. All else that is read lies in memory, in float32, and is read at a place
 linear in rows and columns. A product moves down to what is computed of it, over no write into an input.
 Non-goals: what is computed of several products, or across columns (norms): those have kernels of their own.
 """

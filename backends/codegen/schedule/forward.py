@@ -1,4 +1,4 @@
-"""Forward: a value read where it was just computed is a name, not memory; scratch that nobody reads is gone.
+"""Forward: a value read where it was just computed is a name, not memory; scratch that is not read is removed.
 
 Place: in ``build``, after nests were merged and again after hoisting. Input, output: a draft.
 Before and after::
@@ -25,7 +25,7 @@ Position = tuple[str, sympy.Expr]
 
 
 def forward_values(draft: Draft) -> Draft:
-    """Replace reads of what the same point stored before, then drop what nobody reads any more."""
+    """Replace reads of what the same point stored before, then drop what is no longer read."""
     names = (f"%v{number}" for number in itertools.count(_named_values(draft)))
     nests = tuple(
         replace(nest, body=_forward(nest.body, draft, names), finish=_forward(nest.finish, draft, names))
@@ -94,7 +94,7 @@ def _known_value(node: Expr, known: dict[Position, Expr]) -> Expr:
     return apply("where", node.mask, value, Constant(value.dtype, node.other), dtype=value.dtype)
 
 
-# -- what nobody reads --------------------------------------------------------------------------------------------
+# -- what is not read ---------------------------------------------------------------------------------------------
 
 
 def _without(nest: Nest, unread: frozenset[str]) -> Nest:

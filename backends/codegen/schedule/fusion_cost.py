@@ -2,7 +2,7 @@
 
 Place: inside ``grouping``.
 Unit: bytes that the whole target moves in the time. Modelled are: memory traffic (a tensor that stays inside an outer
-point's fast memory is moved once, or not at all if nobody else reads it), how much of it is strided, arithmetic, how
+point's fast memory is moved once, or not at all if nothing else reads it), how much of it is strided, arithmetic, how
 many outer points there are to keep the target busy, and the cost of starting a kernel.
 Non-goals: an estimate in seconds; decisions about correctness.
 """
@@ -88,7 +88,7 @@ class Cost:
 
 
 def is_private(cluster: Cluster, name: str, around: Surroundings) -> bool:
-    """Whether nothing outside the cluster needs a target of it. One that nobody reads is there for what it tells."""
+    """Whether nothing outside the cluster needs a target of it. One without readers is there for what it tells."""
     readers = around.readers.get(name, 0)
     return name not in around.outputs and readers != 0 and not readers & ~cluster.stages
 

@@ -28,8 +28,8 @@ class Group:
         outer: loops that all stages share, outermost first; every stage has them among its kept loops under these very
             index symbols. A tensor that is defined and read inside the group is read at the same outer point. In a
             scatter both the loop of the target and the update loop that alone writes it have that symbol. Loops of a
-            scan along its axis, of a concatenation along its axis, of one value, or whose target has stride 0 are
-            never outer.
+            scan along its axis, of a concatenation along its axis, of one value, or with a target of stride 0 are never
+            outer.
         stages: in execution order.
         private: targets that nothing outside the group reads: they need no memory of their own, only scratch or
             registers. What is too large for scratch is not among them, even if only the group reads it.

@@ -254,7 +254,7 @@ def _multiplies(cluster: Cluster) -> bool:
 
 
 def _fits_product(cluster: Cluster) -> bool:
-    """Whether a cluster has no product of matrices, or one whose other stages are maps of the product's points."""
+    """Whether a cluster has no product of matrices, or only maps of the product's points beside it."""
     products = [fact for fact in cluster.members if is_product(fact.stage)]
     others = [fact for fact in cluster.members if not is_product(fact.stage)]
     if not products:

@@ -1,7 +1,7 @@
 """In place: what a kernel writes into an input, and what that input held before, become one buffer.
 
 Place: after ``build``, before ``assemble``.
-Input: a kernel in whose text an input ``x`` and the tensor written into it, ``x.new``, are two buffers.
+Input: a kernel with two buffers for an input ``x`` and the tensor written into it, ``x.new``.
 Output: the same with one. What would store an element where it was read from is dropped, so that an update of some rows
 of a large buffer touches those rows only.
 Invariants: the kernel reads ``x`` only at points before they are written, see ``write_inputs``.

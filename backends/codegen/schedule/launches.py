@@ -75,7 +75,7 @@ def launches(
 
 
 def _parts(places: Sequence[int], kernels: Sequence[AnyKernel], beside: int) -> Iterator[tuple[int, ...]]:
-    """Kernels that wait for nobody, as many at a time as one launch takes."""
+    """Kernels that wait for no other, as many at a time as one launch takes."""
     part: list[int] = []
     for place in places:
         count = sum(len(kernels[item].buffers) for item in (*part, place))

@@ -9,13 +9,13 @@ Before and after, for panels of ``w`` columns::
 The packed matrix is a tensor of its own: of a constant it is made once, when a region is bound (``prepared``). Where a
 reshape made rows of two dimensions of the left matrix, the product keeps them apart (``a[i // 5, i % 5, k]`` is read as
 ``a[n, i, k]``), and what it makes has three dimensions, too, so that nothing is copied. Windows of an image are rows
-and terms of three dimensions each, read where they lie, overlapping as they do; an image whose channels are not
+and terms of three dimensions each, read where they lie, overlapping as they do; an image with channels that are not
 innermost is copied into that order first.
 Matrices of 16-bit floats are packed as they are and widened in registers; the left one is widened before, and sums,
 which are float32, are rounded after the template. A right matrix that is a conversion of integers of 8 bits is packed
 as these: the conversion of a quantised weight is exact, and its copy would be two or four times as large. One that is
 computed of codes with scales and offsets of groups is packed as these three (``panels_of_weights``).
-Invariants: same values up to the order of summation. A bias joins where nobody else reads the sums.
+Invariants: same values up to the order of summation. A bias joins where nothing else reads the sums.
 Non-goals: whether packing pays; the backend takes products of constants alone.
 """
 
@@ -120,7 +120,7 @@ class _Packer:
         """What packs the right matrix, and the template.
 
         Args:
-            stage: whose target the product becomes: the product itself, or the sum with a bias.
+            stage: the product takes its target; it is the product itself, or the sum with a bias.
         """
         (target,), origins = targets_of(stage), tuple(dict.fromkeys((*product.origins, *stage.origins)))
         apart = self._apart(product) or _Apart(product.rows, product.left)
@@ -335,7 +335,7 @@ def _as_stored(product: MatrixProduct, widened: Mapping[str, Map]) -> MatrixProd
 
 
 def _biases(graph: StageGraph, products: Collection[str | None]) -> Iterator[_Bias]:
-    """Rows that are added to products which nobody else reads."""
+    """Rows that are added to products which nothing else reads."""
     readers = readers_of(graph.stages)
     outputs = {item.tensor for item in graph.outputs if isinstance(item, GraphOutput)}
     types = dict(graph.types)

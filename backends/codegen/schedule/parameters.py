@@ -1,9 +1,9 @@
 """Canonical kernels: names in order of appearance, sizes and strides as parameters.
 
 Place: inside ``assemble``, after a kernel was built with the names of its graph.
-Input: a kernel in terms of tensors and sizes. Output: an equal computation whose text depends on neither, and the
-values that its parameters take here. So layers of different widths share one compiled kernel, and so do all values of
-a symbolic size.
+Input: a kernel in terms of tensors and sizes. Output: an equal computation with a text that depends on neither, and the
+values that its parameters take here. So layers of different widths share one compiled kernel, and so do all values of a
+symbolic size.
 Invariants: constants that shape the code stay: unrolled extents, small strides, divisors.
 """
 

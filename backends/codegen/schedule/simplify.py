@@ -1,4 +1,4 @@
-"""Simplify: pointwise stages are computed where they are read, and what nobody reads is gone.
+"""Simplify: pointwise stages are computed where they are read, and what is not read is removed.
 
 Place: first pass over stages; ``split`` and ``grouping`` follow.
 Input, output: a ``StageGraph``. Invariants: outputs are the same tensors with the same values (up to rounding of 16-bit
@@ -269,7 +269,7 @@ class _Inliner:
         return bool(self._products) and _reads(source.value, self._products)
 
     def _ends_packed_product(self, source: Map) -> bool:
-        """Whether a map can be computed before a product is stored that nobody else reads (``finished_products``)."""
+        """Whether a map can be computed before a product that only it reads is stored (``finished_products``)."""
         loads = [node for node in walk(source.value) if isinstance(node, Load) and node.tensor in self._packed]
         return is_plain(source, self._types) and any(
             len(self._readers[load.tensor]) == 1 and places_of(self._packed[load.tensor], load, source) is not None
@@ -286,7 +286,7 @@ class _Inliner:
         return sum(points((loop.size for loop in loops), self._hints) for loops in read)
 
     def _big_loads(self, source: Map, made: int) -> int:
-        """Accesses whose tensor is about as large as the map itself: the traffic that inlining repeats."""
+        """Accesses to tensors about as large as the map itself: the traffic that inlining repeats."""
         sizes = [
             points(self._types[node.tensor].sizes, self._hints) for node in walk(source.value) if isinstance(node, Load)
         ]

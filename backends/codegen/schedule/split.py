@@ -6,7 +6,7 @@ of their own with the pieces as first dimension, so that the pieces can run in p
 Only loops that divide evenly are split: no masks, and it works for symbolic sizes with a constant factor. A whole
 reduced loop (a batch dimension, say) may become the pieces; for targets of blocks, which need many, together with parts
 of the next one.
-Non-goals: positions (``argmax``), whose order over several loops is part of the result.
+Non-goals: positions (``argmax``): their order over several loops is part of the result.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ from mixbackend.backends.codegen.schedule.split_points import (
 
 
 def split_loops(graph: StageGraph) -> StageGraph:
-    """Split every loop whose index is divided somewhere, or whose dimension is read in pieces."""
+    """Split every loop with an index that is divided somewhere, or with a dimension that is read in pieces."""
     whole: frozenset[sympy.Symbol] = frozenset()
     points = split_points(graph)
     while points:

@@ -133,7 +133,7 @@ def _survey(graph: StageGraph) -> _Loops:
             if tensor in definer and not _is_summed(stage, index):
                 accesses[_Access(index, definer[tensor][dimension])] = None
         if isinstance(stage, Template):
-            # Its targets stay as they are: nobody asks for loops of theirs.
+            # Its targets stay as they are: their loops are not asked for.
             continue
         kept = tuple(loop.index for loop in target_loops_of(stage))
         definer.update((name, kept) for name in targets_of(stage))

@@ -234,7 +234,7 @@ class _Writer:
 
 
 def _collision_free(stage: Scatter) -> frozenset[sympy.Symbol]:
-    """Loops whose different values never write one element: alone in some dimension, with a constant step."""
+    """Loops of which different values never write one element: alone in some dimension, with a constant step."""
     indices = {loop.index for loop in stage.loops}
     moving = indices | {symbol for symbol, _ in stage.bindings}
     free = set()

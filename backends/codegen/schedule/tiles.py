@@ -119,7 +119,7 @@ class _Choice:
     # -- the vector -----------------------------------------------------------------------------------------------
 
     def _vector_loop(self) -> KernelLoop | None:
-        """The outer loop whose place is inside, ``None`` if the nests vectorise as well by themselves."""
+        """The outer loop that belongs inside, ``None`` if the nests vectorise as well by themselves."""
         nests = self._draft.nests
         best, lowest = None, LEAST_GAIN * sum(self._costs.best(nest)[0] for nest in nests)
         for loop in self._draft.outer:
@@ -141,7 +141,7 @@ class _Choice:
         return min(self._width(vector), balanced // self._costs.lanes * self._costs.lanes)
 
     def _within_lines(self, vector: KernelLoop) -> list[KernelLoop]:
-        """Short loops whose values are written to one cache line: outside, several threads would write it."""
+        """Short loops with values that are written to one cache line: outside, several threads would write it."""
         if self._draft.scratch:
             return []
         stores = [access for nest in self._draft.nests for access in nest_accesses(nest) if access.write]

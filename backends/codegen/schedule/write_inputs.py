@@ -1,7 +1,7 @@
 """Write inputs: what a graph leaves in memory of its inputs is written there at the right time.
 
 Place: after ``simplify``, before ``split_loops``; ``grouping`` asks it for the order, ``in_place`` follows much later.
-Input: a ``StageGraph`` whose writes into inputs are made by stages that nobody reads, at the end. Output: the same,
+Input: a ``StageGraph`` in which stages that nothing reads make the writes into inputs, at the end. Output: the same,
 where possible without a copy: the stage that computes the value makes the write, wherever nothing that runs after it,
 and no other point of its own, needs what the input held before. Example (a running mean)::
 

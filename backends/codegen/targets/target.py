@@ -32,7 +32,7 @@ values are tuples: a target may recognise one that it was given before. Of a tar
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What the scheduler has to know of a target whose threads work on blocks of points, in the order they like.
+    """What the scheduler has to know of a target with threads that work on blocks of points, in the order they like.
 
     Attributes:
         resident: points of a block that registers hold; longer rows are walked through piece by piece, and what was

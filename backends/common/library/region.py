@@ -1,7 +1,7 @@
 """Region: from written text to the compiled region of a library backend.
 
-Place: last step of a library backend's ``compile``. Input: a region and the library. Output: ``CompiledRegion`` whose
-``bind`` prepares constants once and closes the same kind of function over them.
+Place: last step of a library backend's ``compile``. Input: a region and the library. Output: ``CompiledRegion`` with a
+``bind`` that prepares constants once and closes the same kind of function over them.
 Invariants: nothing is derived from weights outside ``bind``; a bound function shares what needed no copy with the
 caller, and ``constant_bytes`` counts the rest; the text of the bound function is compiled once per region.
 Non-goals: artifacts. Writing and compiling a region takes milliseconds.
@@ -28,7 +28,7 @@ _FREE = frozenset({"view", "copy", "factory"})
 
 
 def compile_region(region: Region, library: Library, label: str) -> CompiledRegion:
-    """Compile a region, all of whose ops the library knows.
+    """Compile a region of ops that the library knows.
 
     Args:
         label: of the backend, for file names in tracebacks.

@@ -35,7 +35,7 @@ class Library:
     Attributes:
         ops: rules by full operator name; operators without one are called through torch's dispatcher.
         match: the rule of all patterns; ``None`` if the backend states none.
-        dense: operators and patterns whose rule always returns a fresh row-major tensor, whatever comes in.
+        dense: operators and patterns with a rule that always returns a fresh row-major tensor, whatever comes in.
     """
 
     ops: Mapping[str, OpRule] = field(default_factory=dict)

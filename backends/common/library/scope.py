@@ -29,7 +29,7 @@ class Prepared:
 
     Attributes:
         name: under which the text mentions it.
-        source: name of the node whose value it is made of.
+        source: name of the node with the value that it is made of.
         derive: makes it; must not write into the value.
     """
 
@@ -42,9 +42,9 @@ class Scope:
     """Names for one generated function.
 
     Args:
-        nodes: of the region's graph, whose names are taken.
-        constants: names of nodes whose values are known when the region is bound; none for the live function.
-        exact: names of region outputs whose strides must be the traced ones.
+        nodes: of the region's graph; their names are taken.
+        constants: names of nodes with values that are known when the region is bound; none for the live function.
+        exact: names of region outputs that must have the traced strides.
     """
 
     def __init__(self, nodes: Mapping[str, torch.fx.Node], constants: frozenset[str], exact: frozenset[str]) -> None:
@@ -79,7 +79,7 @@ class Scope:
         return node.name in self._constants
 
     def keeps_layout(self, node: torch.fx.Node) -> bool:
-        """Whether somebody outside depends on the strides of a node's value."""
+        """Whether code outside depends on the strides of a node's value."""
         return node.name in self._exact
 
     def read(self, node: torch.fx.Node) -> str:

@@ -2,8 +2,8 @@
 
 Place: between a library's rules and ``region``. Input: a region and a ``Library``. Output: ``Written``: text, the
 objects it mentions, what has to be prepared of constants, and whether its results have the traced strides for sure.
-Method: one line per node that somebody needs; matched patterns are one line at their root; values are freed after
-their last use. Values that follow from constants alone are computed when the region is bound, not in the function.
+Method: one line per node that is needed; matched patterns are one line at their root; values are freed after their last
+use. Values that follow from constants alone are computed when the region is bound, not in the function.
 Invariants: no dictionaries, no interpretation in the written function; equal regions give equal text.
 """
 
@@ -31,10 +31,10 @@ _METHODS = {
     "aten.squeeze.dim": "squeeze",
     "aten.select.int": "select",
 }
-"""Views whose method means the same and costs a third of the operator's call."""
+"""Views with a method that means the same and costs a third of the operator's call."""
 
 _LAYOUT_KEEPING = frozenset({*_METHODS, "aten.expand.default", "aten.squeeze.dims", "aten.squeeze.default", "getitem"})
-"""Ops whose result has the traced strides if their input has."""
+"""Ops with a result that has the traced strides if their input has."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Written:
         values: objects that the text mentions.
         prepared: see ``scope.Prepared``.
         derived: nodes that are computed from constants when the region is bound, in order.
-        faithful: whether all results whose strides matter have the traced ones, whatever comes in.
+        faithful: whether all results have the traced strides where strides matter, whatever comes in.
     """
 
     text: str
@@ -170,8 +170,8 @@ def _tensors(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _derived(region: Region) -> tuple[torch.fx.Node, ...]:
-    """Nodes whose values follow from constants alone, but for those of matches, and for results and what they are views
-    of: those are made afresh at every call."""
+    """Nodes with values that follow from constants alone, but for those of matches, and for results and what they are
+    views of: those are made afresh at every call."""
     known = {item.name for item in region.inputs if item.role is InputRole.CONSTANT}
     kept = {name for _, names in region.matches for name in names}
     alias_of = {view.node.name: view.node.aliased() for view in region.views}

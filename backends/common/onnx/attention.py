@@ -115,7 +115,7 @@ def _inference(view: OpView) -> Unsupported | None:
 
 
 _GPU_RULE = OpRule(
-    # Statistics and the state of the random stream come out as well; nobody reads them in inference.
+    # Statistics and the state of the random stream come out as well; they are not read in inference.
     dtypes=REALS | {torch.bool, torch.int64, torch.uint64},
     ranks=(0, 4),
     arguments=(_no_dropout, _known_width, _equal_heads, _inference, literal("scale", "is_causal")),

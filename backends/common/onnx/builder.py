@@ -5,7 +5,7 @@ Input: operator names, values and attributes. Output: an ``onnx.ModelProto``.
 Invariants: every value's element type is known, derived from ONNX's own operator schemas; where the target has no
 kernel for a type, the builder computes in a wider one and casts back; equal constants and casts are written once.
 Non-goals: shape inference and optimisation; runtimes do both.
-ONNX itself is loaded by the first graph that is built: whoever judges an op reads the tables, which is at every start.
+ONNX itself is loaded by the first graph that is built: judging an op reads only the tables, and happens at every start.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Target:
         ir_version: of the model file.
         kernels: element types for which an ONNX operator has a kernel; operators not listed take every type. An
             operator that reduces has a row of its own (``ScatterElements:add``).
-        attention: whether scaled dot-product attention is written as one ``Attention`` operator, whose rows that see
+        attention: whether scaled dot-product attention is written as one ``Attention`` operator, in which rows that see
             nothing must be zero; else as products and a softmax.
         half_formulas: whether formulas of halves (``gelu``, the products of attention) are written in their own type,
             for kernels that compute in float32 inside; else they are cast.
@@ -200,7 +200,7 @@ class GraphBuilder:
             operator: ONNX name.
             inputs: ``None`` leaves an optional input out.
             outputs: how many of its results are wanted.
-            dtype: of results whose type follows from no input (``Cast``, ``ConstantOfShape``).
+            dtype: of results with a type that follows from no input (``Cast``, ``ConstantOfShape``).
         """
         if operator in _REDUCTIONS and len(inputs) > 1 and not self.axes_are_inputs:
             axes = inputs[1]

@@ -20,7 +20,7 @@ from mixbackend.backends.common.onnx.errors import LoweringError
 from mixbackend.contracts import NodeRef, OpView, TensorMeta, is_symbolic
 
 Emitted = Union[Value, tuple[Union[Value, None], ...]]
-"""The results of a call: one value, or one per output with ``None`` where nobody reads it."""
+"""The results of a call: one value, or one per output with ``None`` where it is not read."""
 
 END = 2**63 - 1
 """torch's and ONNX's "to the end" in slices."""
@@ -32,7 +32,7 @@ class Call:
     Attributes:
         view: the op as it was judged.
         build: the graph under construction.
-        used: indices of those outputs that somebody reads.
+        used: indices of the outputs that are read.
     """
 
     def __init__(self, view: OpView, build: GraphBuilder, values: Mapping[str, Emitted], used: frozenset[int]) -> None:

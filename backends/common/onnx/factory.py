@@ -1,7 +1,7 @@
 """Tensors made from nothing but sizes and numbers.
 
 Place: a family of the lowering table.
-Non-goals: ``empty`` and its relatives, whose contents only eager can leave undefined in the same way.
+Non-goals: ``empty`` and its relatives: only eager can leave their contents undefined in the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Matrix products.
 
 Place: a family of the lowering table. ``addmm`` becomes ``Gemm``, and so does a product with a transposed matrix: the
-operator reads it as it is stored, so that nobody has to turn it.
+operator reads it as it is stored, so that it need not be turned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _mm(call: Call) -> Value:
 
 
 def _product(call: Call, left: Value, right: Value) -> Value:
-    """A product whose operands are matrices: runtimes fuse a transposition into it, and are wrong for vectors then."""
+    """A product of matrices: runtimes fuse a transposition into it, and are wrong for vectors then."""
     lone = [axis for axis, operand in ((-2, left), (-1, right)) if operand.rank == 1]
     if left.rank == 1:
         left = call.op("Unsqueeze", left, call.build.integers([0]))

@@ -2,8 +2,8 @@
 
 Place: before the walk over a region. Input: its ops as they were judged, and the planner's matches. Output: ops.
 Torch computes attention that it writes out in float32 between halves, which no kernel for attention does: their sums
-have float32 inside, and values between them are halves. So whoever took a match as one label, and the ops of it one by
-one, writes them all in halves.
+have float32 inside, and values between them are halves. So a backend that took a match as one label, and its ops one
+by one, writes them all in halves.
 Invariants: ops outside of matches are as they were; what enters a match and what leaves it has its type already, which
 the pattern's check asked.
 """

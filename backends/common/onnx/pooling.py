@@ -162,7 +162,7 @@ def _avg_pool_backward(call: Call) -> Value:
 
 
 def _averages(size: int, result: int, dtype: torch.dtype) -> torch.Tensor:
-    """Matrix (result, size) whose rows average torch's adaptive windows."""
+    """Matrix (result, size) with rows that average torch's adaptive windows."""
     matrix = torch.zeros(result, size, dtype=torch.float64)
     for row in range(result):
         start, end = row * size // result, math.ceil((row + 1) * size / result)

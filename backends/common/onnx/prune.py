@@ -1,7 +1,7 @@
 """Prune: nodes and literals that no output of a model depends on are left out.
 
 Place: last step of ``lower_region``. Emitters write a value in its plain form (a transposed weight), and those that
-know a better one read what it was made of; what is then read by nobody goes.
+know a better one read what it was made of; what is then unread is removed.
 Input and output: a model, changed in place.
 Invariants: order is kept; graph inputs stay, read or not, for they are the boundary of the region.
 """

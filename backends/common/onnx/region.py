@@ -1,7 +1,7 @@
 """Lower a region: from its fx graph and judged ops to one ONNX model.
 
 Place: called by ONNX backends when they compile.
-Input: a ``contracts.Region`` all of whose ops are in the table. Output: ``LoweredRegion``.
+Input: a ``contracts.Region`` of ops that are in the table. Output: ``LoweredRegion``.
 Invariants: weights stay inputs, in the order in which they lie in memory (``storage``); symbolic sizes stay symbolic,
 so one model serves all sizes; outputs are in the order of the region and none of them is an input.
 """

@@ -38,7 +38,7 @@ def _safe_softmax(call: Call) -> Value:
 
 
 def softmax_of_masked(call: Call, value: Value, axis: int) -> Value:
-    """Softmax whose rows of nothing but minus infinity are zero, not NaN."""
+    """Softmax in which rows of nothing but minus infinity are zero, not NaN."""
     best = call.op("ReduceMax", value, call.build.integers([axis]), keepdims=1)
     empty = call.op("Equal", best, call.build.constant(float("-inf"), value.dtype))
     return call.op("Where", empty, call.build.constant(0.0, value.dtype), call.op("Softmax", value, axis=axis))

@@ -174,7 +174,7 @@ def small_resnet(norm: Layer, width: int = 32) -> Loaded:
 
 
 def maml_omniglot() -> Loaded:
-    """Four-layer classifier of characters whose batch norms keep no running statistics."""
+    """Four-layer classifier of characters with batch norms that keep no running statistics."""
     layers: list[Any] = []
     for inputs in (1, 64, 64):
         norm = nn.BatchNorm2d(64, affine=True, track_running_stats=False)

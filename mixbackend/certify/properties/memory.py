@@ -84,7 +84,7 @@ def aliasing(tested: Tested) -> Problem | None:
 
 
 def kept_inputs(tested: Tested) -> Problem | None:
-    """Once results are dropped, nobody holds the inputs of a call."""
+    """Once results are dropped, nothing holds the inputs of a call."""
     inputs = tested.inputs()
     held = storages_of(inputs)
     if not held:
@@ -134,7 +134,7 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _roots(region: Region) -> dict[str, str]:
-    """For every value of a region the first one whose memory it has in eager."""
+    """For every value of a region, the first value that has its memory in eager."""
     roots = {item.name: item.name for item in region.inputs}
     for view in region.views:
         source = view.node.aliased()

@@ -108,7 +108,7 @@ def blocked_nodes(exchanges: Iterable[Exchange]) -> dict[str, str]:
 
 
 def groups_of(nodes: Iterable[OpNode]) -> frozenset[str]:
-    """Names of the process groups whose collectives are among these nodes."""
+    """Names of the process groups of the collectives among these nodes."""
     collectives = (node for node in nodes if OpTag.COLLECTIVE in node.tags)
     return frozenset(value for node in collectives if isinstance(value := _group(node), str))
 
@@ -118,7 +118,7 @@ def _group(node: OpNode) -> Argument:
 
 
 def torn(exchanges: Iterable[Exchange], homes: Mapping[str, Sequence[int]], pieces: Mapping[int, int]) -> set[int]:
-    """Regions of recordings that hold a part of an exchange whose other parts are elsewhere.
+    """Regions of recordings that hold a part of an exchange, where other parts of it are elsewhere.
 
     Args:
         homes: numbers of the regions that run a node.

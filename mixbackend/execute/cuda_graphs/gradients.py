@@ -5,12 +5,12 @@ it. Gradients may be kept over calls, to be added up, while replays write over t
 at first, and the copies watched: if none is held any more when the next path of torch's tree begins,
 ``QUIET_STEPS`` times in succession, later ones are not copied.
 Invariants: before any run of ours that may write over gradients that were handed out, they are looked at. If one of
-them is held, the run and its backward do without graphs, which touch nothing of theirs, as long as that lasts; whose
-gradients those are copies from then on for good. Results that share memory among themselves or with others are always
-copied. Gradients are alive to the end of their path, so that no graph behind them is recorded into their memory:
-another backward may run while torch's engine still adds them up. A backward that may be run again (``retain_graph``)
-does without graphs, and so do the further ones of its step: what they saved must outlive them. Code of others in the
-same tree, inductor's, does without graphs while gradients of ours are held.
+them is held, the run and its backward do without graphs, which touch nothing of theirs, as long as that lasts; the
+backward that made those gradients copies from then on for good. Results that share memory among themselves or with
+others are always copied. Gradients are alive to the end of their path, so that no graph behind them is recorded into
+their memory: another backward may run while torch's engine still adds them up. A backward that may be run again
+(``retain_graph``) does without graphs, and so do the further ones of its step: what they saved must outlive them. Code
+of others in the same tree, inductor's, does without graphs while gradients of ours are held.
 Non-goals: streams. What reads gradients on another stream has to be done before the model is called again.
 """
 
@@ -39,7 +39,7 @@ _LOUD_STEPS = 32
 """After so many steps in which copies were kept they are not watched any more."""
 
 _MOST_WATCHED = 64
-"""Backwards whose copies are watched at once."""
+"""Backwards with copies that are watched at once."""
 
 
 class Turns:

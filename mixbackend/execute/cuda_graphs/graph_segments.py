@@ -1,6 +1,6 @@
 """Graph segments: which regions of a graph are recorded together as one CUDA graph, and why the others are not.
 
-Place: below ``recorded``. Input: a captured graph, its regions in execution order, who owns them.
+Place: below ``recorded``. Input: a captured graph, its regions in execution order, which backends own them.
 Output: segments in execution order: runs of neighbouring regions that can be recorded, and single ones that cannot.
 A recording replays kernels with the very pointers that they had: so all memory must be the GPU's, sizes must be those
 of the recording, and nothing may wait for a result on the way. What cannot be recorded splits the graph, and so does an
@@ -42,7 +42,7 @@ class GraphSegment:
         constants: names of constant inputs of the graph that they read.
         obstacle: why it cannot be recorded; empty if it can.
         views: names of captured nodes, in graph order, where nothing is to run but these: views of the inputs.
-        groups: names of the process groups whose collectives it runs.
+        groups: names of the process groups of the collectives that it runs.
     """
 
     regions: tuple[int, ...]
@@ -73,7 +73,7 @@ def cut_segments(
         graph: the captured graph.
         regions: all of them, in execution order.
         obstacles: for each of them, see ``obstacle_of``.
-        constants: names of graph inputs whose tensors are the same at every call.
+        constants: names of graph inputs that are the same tensors at every call.
         exchanges: of the graph, each of which is in one recording or in none.
     """
     groups, obstacles = _groups(graph, regions, obstacles, exchanges)

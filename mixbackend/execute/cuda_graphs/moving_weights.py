@@ -2,7 +2,7 @@
 
 Place: below ``recorded``, around what a recording calls. Input: the arguments of every recording of a segment.
 A recording reads weights where they lie, so it is made anew once they have moved, which takes many times what the
-segment does. Whoever gathers weights for each use, as FSDP2 does, gives their storage new memory at every step.
+segment does. A library that gathers weights for each use, as FSDP2 does, gives their storage new memory at every step.
 Method: a weight is known by its storage, which forward and backward share. If one storage was elsewhere than at the
 recording before ``MOST_MOVES`` times, its segment is not recorded any more. Layers that share a graph have storages of
 their own, and so have weights that are exchanged now and then.

@@ -1,4 +1,4 @@
-"""CUDA graphs: a placed graph whose kernels are launched in a few calls, as ``mode="reduce-overhead"`` asks for.
+"""CUDA graphs: a placed graph with its kernels launched in a few calls, as ``mode="reduce-overhead"`` asks for.
 
 Place: between ``execute.stitch`` and the caller, where calls are recorded. Input: the regions of a placed graph and
 what they run. Output: a callable like the stitched function.
@@ -9,9 +9,9 @@ and graph breaks, know which results still live, and record again if weights hav
 (``moving_weights``). Each set of sizes has graphs of its own, up to ``MOST_SIZES``. What cannot be recorded runs in
 between.
 Invariants: results are those of the regions' code; as with torch's own mode, those of a forward are valid until the
-model is called again. Gradients that are kept over calls have memory of their own, see ``gradients``. A region whose
-recording fails is left out of the graphs from then on, with an event, and that call is answered by running the segment
-without a graph.
+model is called again. Gradients that are kept over calls have memory of their own, see ``gradients``. A region that
+fails while it is recorded is left out of the graphs from then on, with an event, and that call is answered by running
+the segment without a graph.
 Inputs are copied into the graphs' memory; weights and constants are read where they lie.
 """
 
@@ -78,7 +78,7 @@ class RecordedGraph:
         source: what is recorded.
         device: number of its GPU, see ``device_of``.
         emit: receives what is recorded, and what fails; only the latter in a trial.
-        trial: whether nobody keeps its results.
+        trial: whether nothing keeps its results.
         same_inputs: whether all inputs are the same memory at every call, so that none needs to be copied.
     """
 
@@ -96,7 +96,7 @@ class RecordedGraph:
         self._called: set[tuple[int, ...]] = set()
         self._refused: dict[int, str] = {}
         self._backward = source.graph.phase == "backward"
-        # What is recorded for a trial ends before anybody could be done with its gradients.
+        # What is recorded for a trial ends before a caller could be done with its gradients.
         self._giver = Giver(lambda detail: emit("", detail)) if self._backward and not trial else None
 
     def __call__(self, arguments: list[Any]) -> Sequence[Any]:
@@ -209,7 +209,7 @@ class RecordedGraph:
         return RecordedSegment(graph, guarded, recording.done, failed, _written(segment, regions))
 
     def _moving(self, segment: GraphSegment) -> None:
-        """Leave a segment out whose weights move: its recordings are made anew again and again."""
+        """Leave out a segment with weights that move: its recordings are made anew again and again."""
         text = "weights are elsewhere at every step"
         self._refuse(segment.regions, text)
         self._emit("", f"{self._source.regions[segment.regions[0]].planned.id} is recorded no more: {text}")

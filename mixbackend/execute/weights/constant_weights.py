@@ -31,7 +31,7 @@ def constant_weights(
         phase: which graph of the model it is.
         roles: of its placeholders.
         weights: what the configuration says.
-        owned: whether nobody changes them, see ``owned``.
+        owned: whether nothing changes them, see ``owned``.
 
     Returns:
         Their names; and why none of them is constant although the configuration would let them, if so.

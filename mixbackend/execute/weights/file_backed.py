@@ -2,7 +2,7 @@
 
 Place: ``compile.weight_bindings`` with ``weights: frozen``, before constants are computed from the weights.
 Input: weight tensors. Output: the same tensors, their data in a private mapping of a file without a name. Pages that
-nobody reads leave memory when ``release`` says so or the system needs room; read again, they come from the file.
+nothing reads leave memory when ``release`` says so or the system needs room; read again, they come from the file.
 Invariants: values, shapes and strides stay; tensors that share storage share it afterwards; writes into them work (and
 stay in memory).
 """

@@ -1,4 +1,4 @@
-"""Owned weights: tensors that nobody changes but whoever passes them, by passing others.
+"""Owned weights: tensors that change only by passing others.
 
 Place: in the place of ``watch.WeightWatch`` where a package's program brings its own weights.
 Input: the weights of a call. Output: whether a later call comes with these very tensors.
@@ -23,7 +23,7 @@ class OwnedWeights:
     """
 
     abandoned = False
-    """Whether nobody else holds them: their owner says so by letting go of all that was made of them."""
+    """Whether nothing else holds them: their owner says so by letting go of all that was made of them."""
 
     def __init__(self, weights: Sequence[torch.Tensor], places: Sequence[int]) -> None:
         self.tensors = tuple(weights)

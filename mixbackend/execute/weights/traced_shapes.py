@@ -2,8 +2,9 @@
 
 Place: asked by ``compile.executable`` where weights are not those of the call before.
 Input: a captured graph and the roles of its placeholders; then the arguments of calls. Output: what differs.
-torch up to 2.11 does not trace a program again whose buffer an ``unsqueeze_`` gave another shape in the call before.
-Code that was made for the traced shape would return that one; the graph's operators run one by one follow the tensor.
+torch up to 2.11 does not trace a program again after an ``unsqueeze_`` gave one of its buffers another shape in the
+call before. Code that was made for the traced shape would return that one; the graph's operators run one by one follow
+the tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mixbackend.graph.describe import PlaceholderRole
 
 
 class TracedShapes:
-    """Knows the weights of one graph whose sizes are numbers.
+    """Knows those weights of one graph that have numbers as sizes.
 
     Args:
         module: the captured graph.

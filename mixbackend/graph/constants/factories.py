@@ -1,6 +1,6 @@
 """Factories: memory that is made like another tensor, but holds nothing of it, is made of no tensor.
 
-Place: a pass of ``passes.constant_passes``, before ``split``, on inference graphs whose weights are constants.
+Place: a pass of ``passes.constant_passes``, before ``split``, on inference graphs with constant weights.
 Input and output: the fx graph, changed in place.
 ``x.new_zeros(...)`` and ``torch.ones_like(x)`` take from ``x`` its type and device, which are known: so a mask that is
 made this way in every call depends on nothing, and ``split`` has it computed once.
@@ -34,7 +34,7 @@ def applies(graph_module: torch.fx.GraphModule) -> bool:
 
 
 def free_factories(graph_module: torch.fx.GraphModule) -> int:
-    """Let factories take numbers instead of a tensor whose form they copied.
+    """Let factories take numbers instead of a tensor that they copied the form of.
 
     Returns:
         How many did.

@@ -1,6 +1,6 @@
 """Fold: batch normalisation in inference into the convolution before it.
 
-Place: a pass of ``passes.constant_passes``, before ``split``, on inference graphs whose weights are constants.
+Place: a pass of ``passes.constant_passes``, before ``split``, on inference graphs with constant weights.
 Input and output: the fx graph, changed in place. Afterwards the scaled weights are nodes that depend on weights alone;
 ``split`` has them computed once.
 The algorithm: with ``s = gamma / sqrt(variance + eps)``, ``norm(conv(x, w) + b)`` is
@@ -35,7 +35,7 @@ def fold_batch_norms(graph_module: torch.fx.GraphModule, constants: frozenset[st
 
     Args:
         graph_module: captured inference graph with fake values in ``meta["val"]``.
-        constants: names of nodes whose values are constants.
+        constants: names of nodes with constant values.
 
     Returns:
         How many normalisations were folded.
@@ -80,7 +80,7 @@ def _fold(graph: torch.fx.Graph, norm: torch.fx.Node, constants: frozenset[str])
 
 
 def _is_foldable(convolution: torch.fx.Node, norm: torch.fx.Node) -> bool:
-    """A plain convolution that only this norm reads, of whose results only the first is used, and of one dtype."""
+    """A plain convolution that only this norm reads; only the norm's first result is used; both are of one dtype."""
     if convolution.target is not _CONVOLUTION or convolution.args[6] or list(convolution.users) != [norm]:
         return False
     if any(part.target is not operator.getitem or part.args[1] != 0 for part in norm.users):

@@ -9,8 +9,8 @@ nothing and have no other effect, is known. Where a known value of one element i
 very operators are run on its sources. A copy of such a value to another device is made there.
 Invariants: the number that is written gives eager's bits, or the chain stays; what a graph returns is made as traced.
 Before the graph is split: a backward reads no number that its forward would have to save.
-Non-goals: values of several elements, which ``split`` has computed once in inference; operators of an accelerator,
-whose results only its kernels know to the bit.
+Non-goals: values of several elements, which ``split`` has computed once in inference; operators of an accelerator
+(only its kernels know their results to the bit).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LARGEST_ELEMENTS = 1024
 
 LIFTED = aten.lift_fresh_copy.default
 LIKES = (aten.detach.default, aten.alias.default)
-"""Operators whose result is the value that they take."""
+"""Operators that return the value that they take."""
 
 _COPY = aten._to_copy.default
 _WRITTEN_AS_NUMBERS = frozenset(
@@ -131,7 +131,7 @@ def _is_on_processor(node: Node) -> bool:
 
 
 def _roots(made: list[Node]) -> dict[Node, Node]:
-    """For each value, that whose memory it has."""
+    """For each value, the value that owns its memory."""
     roots: dict[Node, Node] = {}
     for node in made:
         views = bool(node.all_input_nodes) and OpTag.VIEW in describe_op(node).tags

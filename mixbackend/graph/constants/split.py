@@ -73,7 +73,7 @@ def split_constants(
 
 
 def constant_placeholders(graph_module: torch.fx.GraphModule, roles: Mapping[str, PlaceholderRole]) -> frozenset[str]:
-    """Names of the placeholders that are weights, static, and written by nobody."""
+    """Names of the placeholders that are weights, static, and written by no op."""
     written = _written(graph_module.graph.nodes)
     return frozenset(
         node.name
@@ -204,7 +204,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _bytes(value: torch.Tensor) -> int:
-    """Bytes of a tensor whose sizes are known; ``nbytes`` refuses fake tensors whose sizes were symbols once."""
+    """Bytes of a tensor of known sizes; ``nbytes`` refuses fake tensors with sizes that were symbols once."""
     return math.prod(value.shape) * value.itemsize
 
 
@@ -220,7 +220,7 @@ def _is_static(node: torch.fx.Node) -> bool:
 
 
 def _written(nodes: Iterable[torch.fx.Node]) -> set[str]:
-    """Values into whose storage some op writes."""
+    """Values with a storage that some op writes into."""
     root: dict[str, str] = {}
     found: set[str] = set()
     for node in nodes:

@@ -79,7 +79,7 @@ def _graph(record: GraphRecord) -> dict[str, Any]:
 
 
 def _edges(graph: OpGraph, places: Mapping[str, int]) -> list[list[int]]:
-    """Who reads whose values, by places; through numbers, which are not placed, too."""
+    """Which node reads values of which, by places; through numbers, which are not placed, too."""
     sources: dict[str, set[int]] = {}
     edges: list[list[int]] = []
     for node in graph.nodes:

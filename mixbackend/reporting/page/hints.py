@@ -59,7 +59,7 @@ def _seconds(record: GraphRecord, region: PlannedRegion) -> float:
 
 
 def _islands(record: GraphRecord) -> Iterator[Hint]:
-    """Small regions whose neighbours are all on one other backend."""
+    """Small regions with neighbours that are all on one other backend."""
     around = _neighbours(record)
     by_id = {region.id: region for region in record.plan.regions}
     refusals = {(item.node, item.backend): item for item in record.plan.refusals}
@@ -96,7 +96,7 @@ def _neighbours(record: GraphRecord) -> dict[str, list[str]]:
 
 
 def _slow(record: GraphRecord) -> Iterator[Hint]:
-    """Backends whose regions take much longer than was estimated, once there were more calls than the first."""
+    """Backends with regions that take much longer than was estimated, once there were more calls than the first."""
     if record.selection is not None and record.selection["calls"] < LEAST_CALLS:
         return
     slow: dict[str, list[tuple[str, float, float]]] = {}

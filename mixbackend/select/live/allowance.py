@@ -2,10 +2,10 @@
 
 Place: below ``selection``. Input: what calls took. Output: whether a round of turns fits in.
 Method: trying has ``SHARE`` of what the entry's calls have taken, less what trying took beyond the champion. Nothing
-is tried before calls took ``LEAST_S`` in sum and came ``LEAST_CALLS`` times: who is called twice pays nothing. A
-round is given only where what it may cost beyond the champion fits in. What it may cost is what the challenger took
-when it ran last; before it ran, its estimate times the estimate's error, and by how much the champion takes longer
-than its own.
+is tried before calls took ``LEAST_S`` in sum and came ``LEAST_CALLS`` times: an entry that is called twice pays
+nothing. A round is given only where what it may cost beyond the champion fits in. What it may cost is what the
+challenger took when it ran last; before it ran, its estimate times the estimate's error, and by how much the champion
+takes longer than its own.
 Invariants: a value. A challenger that is quicker earns nothing back: what trying took never falls.
 Units: seconds.
 """
@@ -26,7 +26,7 @@ class Allowance:
     """See the module's docstring.
 
     Attributes:
-        calls, spent_s: of the entry, whoever ran them.
+        calls, spent_s: of the entry, whichever program ran them.
         tried_s: what challengers took of it beyond the champion.
     """
 

@@ -1,10 +1,12 @@
-"""Arbiter: one entry of the process is tried at a time, the one whose calls took the most seconds first.
+"""Arbiter: one entry of the process is tried at a time, the one with calls of the most seconds first.
 
-Place: below ``selection``; a fact of the process. Input: who asks, and what its calls took. Output: whether it may.
-Method: whoever wants to try asks at its calls. The one that took most of all that asked lately is let in and stays
-until it leaves, or has not been called for ``STALE_S``. An entry that is called no more keeps nobody waiting.
-Invariants: safe for threads; an answer takes no more than a look at those who ask, a handful. Leaving takes no lock: a
-collection of garbage may let go of an entry while its thread is in the middle of an answer.
+Place: below ``selection``; a fact of the process. Input: the entry that asks, and what its calls took. Output: whether
+it may try.
+Method: an entry that wants to try asks at its calls. Of all entries that asked lately, the one that took most is let
+in. It stays until it leaves, or has not been called for ``STALE_S``. An entry that is called no more keeps no other
+waiting.
+Invariants: safe for threads; an answer takes no more than a look at the entries that ask, a handful. Leaving takes no
+lock: a collection of garbage may let go of an entry while its thread is in the middle of an answer.
 Units: seconds, by the caller's clock.
 """
 
@@ -17,7 +19,7 @@ from mixbackend.backends.common import forks
 from mixbackend.host.process_facts import process_fact
 
 STALE_S = 5.0
-"""Who has not asked for so long, nor for ``_STALE_CALLS`` of its calls, is called no more."""
+"""An entry that has not asked for so long, nor for ``_STALE_CALLS`` of its calls, is called no more."""
 _STALE_CALLS = 10
 
 
@@ -40,10 +42,10 @@ class Arbiter:
         """Whether an entry may try something now.
 
         Args:
-            entry: who asks, by a number of its own.
+            entry: number of the entry that asks.
             seconds: that its calls took.
-            now: by a clock that all who ask share.
-            call_s: of its calls: who takes long is not called often.
+            now: by a clock that all entries share.
+            call_s: of one of its calls: an entry with long calls is not called often.
         """
         with self._lock:
             self._forget_those_that_left()

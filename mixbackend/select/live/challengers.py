@@ -1,10 +1,10 @@
-"""Challengers: who may take the champion's place, and in which order they are built and tried.
+"""Challengers: which programs may take the champion's place, and in which order they are built and tried.
 
 Place: below ``selection``. Input: candidates with their estimates, what the champion takes. Output: those that are
 worth a try, the cheapest build first.
-Method: an estimate is right to a factor, its error. Who would be slower than the champion even if its estimate were
-too high by that factor is not tried. The whole graph on a compiler of whole graphs (``Traits.compiles_graphs``) always
-is: mixtures are made of estimates, and that one is the measure of them all.
+Method: an estimate is right to a factor, its error. A program that would be slower than the champion even if its
+estimate were too high by that factor is not tried. The whole graph on a compiler of whole graphs
+(``Traits.compiles_graphs``) is always tried: mixtures are made of estimates, and that one is the measure of them all.
 Units: seconds.
 """
 

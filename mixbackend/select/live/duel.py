@@ -20,11 +20,11 @@ from mixbackend.select.live.turns import Call, Side, Times, Turns
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Who runs a call.
+    """Which program runs a call.
 
     Attributes:
         number: of the entry's calls, from 1.
-        contender: who runs it.
+        contender: number of the program that runs it.
         tries: how often this contender ran before.
         start: when it began.
         overlap: see ``Overlaps``.
@@ -48,7 +48,7 @@ class Duel:
 
     Attributes:
         contender: number of the challenger.
-        challenger: who that is.
+        challenger: the challenger itself.
         elsewhere: what it promises to take at the worst of the other sizes that the entry is for, beside the champion
             there, if both take the same here.
         turns: those that were had.

@@ -52,7 +52,7 @@ class Findings:
 
         Args:
             duel: that ended.
-            champion: who ran before.
+            champion: number of the program that ran before.
             outcome: what its rounds showed.
             call: number of the call from which that holds.
             error: why the challenger is out.
@@ -83,6 +83,6 @@ class Findings:
         return told
 
     def decision(self, champion: int, untried: Sequence[Challenger]) -> Decision:
-        """What was found so far, and who is left to be tried, for the store."""
+        """What was found so far, and which challengers are left to be tried, for the store."""
         trials = {str(trial.choice): trial for trial in (*self._known, *self._trials.values())}
         return Decision(self._choices[champion], tuple(trials.values()), (*untried, *self._later))

@@ -1,8 +1,8 @@
 """The stage of one entry on a GPU: programs are recorded and replayed in trees of their own.
 
 Place: a ``rehearsed_calls.Stage``, made by ``compile.tried_entry``. Method: values of a call that is about to run are
-run by a program's own recording for trials, whose inputs are copied as those of a user's recording are; what the graph
-writes is put back before each run and at the end. Turns are timed by the GPU's marks (``gpu_block``).
+run by a program's own recording for trials. The inputs of that are copied as those of a user's recording are; what the
+graph writes is put back before each run and at the end. Turns are timed by the GPU's marks (``gpu_block``).
 Invariants: the thread's own recordings are not touched.
 Units: seconds.
 """

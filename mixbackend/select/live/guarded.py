@@ -4,7 +4,8 @@ Place: below ``selection``'s caller. Input: a challenger, the champion, the valu
 results.
 Method: what the graph changes, inputs that it writes into and random numbers, is copied before. What the challenger
 raises is not the user's: all is put back, and the champion answers.
-Invariants: whoever answers, the graph has run once for the user; inputs hold what one run leaves, versions included.
+Invariants: whichever program answers, the graph has run once for the user; inputs hold what one run leaves, versions
+included.
 Non-goals: what a backend writes into without having said so (checked calls find that); failures after the first
 ``GUARDED`` calls, which are those of any program.
 """

@@ -4,8 +4,8 @@ Place: between ``selection``, which says which program runs a call, and what pre
 Input: the champion, a selection, a preparer; the values of calls. Output: their results.
 Method: each call is run once, by the program in turn. While nothing is compared the champion runs, calls are only
 counted (``call_meter``), and now and then the next step is taken after a call: a challenger is asked for, or loaded.
-A challenger's first calls are copied for (``guarded``); the champion answers what it raises there. A program that
-nobody will run any more is let go of once no call runs it.
+A challenger's first calls are copied for (``guarded``); the champion answers what it raises there. A program that is
+not to run any more is let go of once no call runs it.
 Invariants: safe for threads. No lock is held while a program runs, is loaded or is let go of. Nothing of this raises
 into a call.
 Non-goals: preparing; what an entry does once it is settled: its champion can run without this.

@@ -1,7 +1,7 @@
 """Overlaps: whether a call ran alone, of all calls of ours in the process.
 
-Place: below ``selection``; a fact of the process. Input: who begins and ends. Output: for each call, whether another
-one ran during any part of it.
+Place: below ``selection``; a fact of the process. Input: which call begins or ends. Output: for each call, whether
+another one ran during any part of it.
 Invariants: safe for threads.
 """
 

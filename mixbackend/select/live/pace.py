@@ -70,7 +70,7 @@ class Pace:
         """What calls of a challenger are expected to take.
 
         Args:
-            contender, challenger: its number, and who it is.
+            contender, challenger: its number, and the challenger itself.
             champion: number of the champion.
             ratio: what its first turn took beside the champion's; ``None`` before it ended.
         """

@@ -2,19 +2,20 @@
 
 Place: below ``selection``; asked after every round of ``turns``. Input: the rounds so far. Output: ``Outcome``.
 
-Method: a round is A B B A, so that a machine that becomes slower by and by is nobody's disadvantage. A round is won
-by whoever took less in it; by how much does not matter, so that a pause of the machine spoils one round and no more.
-With p the chance that the challenger wins a round, ``faster`` is Wald's sequential test of p = 1/2 against p =
-``LIKELY`` = 0.85: a win counts log(2 * 0.85) = 0.531, a loss log(2 * 0.15) = -1.204, and it is decided where the sum
-reaches log(1 / ``MISTAKE``) = log(20) = 2.996: after 6 wins and no loss, 8 and one, 11 and two. ``slower`` is the
-same test with losses for wins (A. Wald, Sequential tests of statistical hypotheses, Ann. Math. Statist. 16, 1945).
+Method: a round is A B B A, so that a machine that becomes slower by and by is a disadvantage to neither program. A
+round is won by the program that took less in it; by how much does not matter, so that a pause of the machine spoils
+one round and no more. With p the chance that the challenger wins a round, ``faster`` is Wald's sequential test of p =
+1/2 against p = ``LIKELY`` = 0.85: a win counts log(2 * 0.85) = 0.531, a loss log(2 * 0.15) = -1.204, and it is decided
+where the sum reaches log(1 / ``MISTAKE``) = log(20) = 2.996: after 6 wins and no loss, 8 and one, 11 and two.
+``slower`` is the same test with losses for wins (A. Wald, Sequential tests of statistical hypotheses, Ann. Math.
+Statist. 16, 1945).
 
 Errors: the exponential of that sum is a supermartingale wherever p <= 1/2, so by Ville's inequality (1939) a
 challenger that is no faster is ever called faster with a probability of at most 5%, whenever one looks, however many
-rounds there are. With turns whose noise is s (relative deviation), a round's ratio has the deviation s: its two turns
-of each program are a mean of two. A challenger that is 5% better wins a round with p = Phi(0.0513 / s), 0.9948 at s =
-2%. In nine rounds it is found wherever it loses none of the first six, or one of them and none of the next three: p^6
-+ 6 (1 - p) p^8, 0.9990 at 2%. One that is 5% worse wins a round with 0.0052 and would have to win six in a row: below
+rounds there are. With turns of noise s (relative deviation), a round's ratio has the deviation s: its two turns of
+each program are a mean of two. A challenger that is 5% better wins a round with p = Phi(0.0513 / s), 0.9948 at s = 2%.
+In nine rounds it is found wherever it loses none of the first six, or one of them and none of the next three: p^6 + 6
+(1 - p) p^8, 0.9990 at 2%. One that is 5% worse wins a round with 0.0052 and would have to win six in a row: below
 10^-12 in any number. One that is as fast wins with 1/2: it replaces the champion with 2.7% in nine rounds and with
 less than 5% in any number, which costs nothing but last bits.
 Quiet: nine rounds find 5% in 99% of the cases as long as p^6 + 6 (1 - p) p^8 >= 0.99, p >= 0.982, s <= 2.45%. So a

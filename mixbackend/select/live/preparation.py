@@ -23,7 +23,7 @@ class Contender:
     Attributes:
         run: runs the graph; empties the list.
         changes: what that changes.
-        release: called when nobody will run it any more.
+        release: called when nothing will run it any more.
         fault: says what went wrong in its calls though they were answered; empty if nothing did.
         elsewhere: see ``Selection.built``.
         apart: makes what runs it in rehearsals, by recordings of its own.

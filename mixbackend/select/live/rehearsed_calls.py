@@ -1,4 +1,4 @@
-"""Rehearsed calls: the calls of one entry whose programs are recorded, and compared between two calls.
+"""Rehearsed calls: the calls of one entry with programs that are recorded, and compared between two calls.
 
 Place: a ``LiveCalls`` where kernels are replayed as CUDA graphs. Input: as there; a stage, on which programs run apart
 from what the user has recorded. Output: results of the champion.

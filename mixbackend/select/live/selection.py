@@ -1,10 +1,11 @@
 """Selection: which program runs the next call of an entry, while challengers are tried against the champion.
 
-Place: the top of ``select.live``, asked by whoever runs calls: ``begin`` before, ``end`` after each. Input: times by
-the caller's clock, sizes, what holds the program (``steps``). Output: ``Ticket``: who runs the call; ``Standing``.
+Place: the top of ``select.live``, asked by the code that runs calls: ``begin`` before, ``end`` after each. Input:
+times by the caller's clock, sizes, what holds the program (``steps``). Output: ``Ticket``: which program runs the
+call; ``Standing``.
 Method: nothing happens before the entry's calls pay for it (``allowance``); a warm-up is free. Then challengers are
 wanted, one at a time, the cheapest build first (``challengers``); once one is built, ``turns`` gives both calls,
-``paired_decision`` says who stays. Where no challenger is left, the entry is settled.
+``paired_decision`` says which program stays. Where no challenger is left, the entry is settled.
 Where calls only queue their work (``queued``), what they took is told later, in their order (``watches``): once the
 calls of a turn that are under way will fill it, the champion runs until they are done, and these calls are no turn's.
 Invariants: safe for threads. Every call has one program; it is never changed while something holds it; a round begins
@@ -92,7 +93,7 @@ class Selection:
     # --- calls -------------------------------------------------------------------------------------------------------
 
     def begin(self, now: float, symbols: tuple[int, ...] = (), stream: int = 0, hold: Hold | None = None) -> Ticket:
-        """A call begins: who runs it."""
+        """A call begins: which program runs it."""
         with self._lock:
             self._look_back(now, hold)
             contender, duel = self._turn(now, hold)
@@ -102,7 +103,7 @@ class Selection:
             return Ticket(number, contender, tries, now, self._overlaps.begin(), symbols, stream, duel)
 
     def end(self, ticket: Ticket, now: float, error: str = "", lap: Lap | None = None) -> None:
-        """A call has returned; ``error`` where its program failed, whoever answered; ``lap`` where it may go on."""
+        """A call has returned; ``error`` where its program failed, whatever answered; ``lap`` where it may go on."""
         alone = self._overlaps.end(ticket.overlap)
         call_s = now - ticket.start
         with self._lock:
@@ -144,7 +145,7 @@ class Selection:
     # --- rehearsals, where the user's calls are not to run challengers -----------------------------------------------
 
     def rehearsal(self, now: float, longest_s: float) -> int | None:
-        """Who has the next turn between two calls, of so many seconds at most; ``None`` if none is to be had now."""
+        """The contender of the next turn between two calls, of at most ``longest_s``; ``None`` if there is none now."""
         with self._lock:
             duel = self._duel
             if duel is None or not self.affords(longest_s):
@@ -171,7 +172,7 @@ class Selection:
     # --- challengers -------------------------------------------------------------------------------------------------
 
     def wanted(self, now: float) -> Challenger | None:
-        """Who is to be built now; ``None`` if nobody is. Once it is told, ``built`` or ``unbuilt`` must follow."""
+        """The challenger that is to be built now, if any. Once it is told, ``built`` or ``unbuilt`` must follow."""
         with self._lock:
             is_open = self._warm_up.goes_on or self._allowance.is_open
             if self._duel is not None or self._building is not None or not is_open:
@@ -223,14 +224,14 @@ class Selection:
                 self._conclude(self._duel, self._duel.lost(), self._allowance.calls + 1, why)
 
     def after_fork(self) -> None:
-        """In the child of a fork: who was being built is wanted again."""
+        """In the child of a fork: the challenger that was being built is wanted again."""
         with self._lock:
             if self._building is not None:
                 self._waiting, self._building = (self._building, *self._waiting), None
             self._pending = None
 
     def settled(self, timeout: float | None = None) -> bool:
-        """Whether nobody is left to be tried, waiting for that so long."""
+        """Whether no challenger is left to be tried, waiting for that so long."""
         if self._settled.is_set() or timeout == 0.0:
             return self._settled.is_set()  # without the lock that waiting takes
         return self._settled.wait(timeout)
@@ -258,11 +259,11 @@ class Selection:
 
     @property
     def champion(self) -> int:
-        """Number of who runs."""
+        """Number of the program that runs."""
         return self._champion
 
     def decision(self) -> Decision:
-        """What was found so far, and who is left to be tried, for the store."""
+        """What was found so far, and which challengers are left to be tried, for the store."""
         with self._lock:
             return self._findings.decision(self._champion, self._unfinished())
 

@@ -24,7 +24,7 @@ class Happened:
         call: number of the entry's call that ran it first, or from which it is out.
         champion, challenger: choices in words.
         contender: the challenger's number.
-        lost: number of the program that nobody will run any more.
+        lost: number of the program that is not to run any more.
         outcome: what the rounds showed.
         detail: why it is out.
     """
@@ -53,8 +53,8 @@ class Standing:
     """See the module's docstring.
 
     Attributes:
-        champion: who runs, in words.
-        trying: who is tried, in words; empty if nobody is.
+        champion: the program that runs, in words.
+        trying: the challenger that is tried, in words; empty if none is.
         waiting: challengers that were not tried yet.
         calls, spent_s, tried_s: of the allowance.
         turns: rounds of turns that counted, of all challengers.

@@ -1,6 +1,7 @@
 """Steps: when the program of a graph may change.
 
-Place: asked by whoever runs calls, before ``selection`` chooses. Input: what the process and the graph are doing.
+Place: asked by the code that runs calls, before ``selection`` chooses. Input: what the process and the graph are
+doing.
 Output: ``Hold``, or nothing where the program may change.
 Method: a program changes between steps only. A call that a backward makes of a graph that is no backward (a
 checkpoint's recomputation runs what its forward ran) keeps the program that ran last; so do calls while CUDA graphs are
@@ -64,7 +65,7 @@ def situation(off: bool = False, of_backward: bool = False) -> Situation:
 
     Args:
         off: by the configuration.
-        of_backward: whether the graph is a backward, whose every call is made by one.
+        of_backward: whether the graph is a backward: a backward then makes every call of it.
     """
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return Situation(

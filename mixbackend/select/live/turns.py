@@ -33,7 +33,7 @@ HOPELESS_ROUNDS = 4
 
 
 class Side(Enum):
-    """Who runs a call."""
+    """Which program runs a call."""
 
     CHAMPION = "champion"
     CHALLENGER = "challenger"
@@ -47,7 +47,7 @@ class Call:
     """A call that has ended, and the next one has begun.
 
     Attributes:
-        side: who ran it.
+        side: which program ran it.
         call_s: seconds of it.
         step_s: from its start to the next one's.
         symbols: its sizes.
@@ -121,7 +121,7 @@ class Turns:
 
     @property
     def side(self) -> Side:
-        """Who runs the next call."""
+        """Which program runs the next call."""
         return _ORDER[len(self.now.turns) % len(_ORDER)]
 
     @property

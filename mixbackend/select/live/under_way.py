@@ -35,5 +35,5 @@ class UnderWay(Generic[T]):
         return sum(1 for call, _ in self._calls if such(call))
 
     def clear(self) -> None:
-        """Nobody asks any more."""
+        """Forget all calls: nothing asks for them any more."""
         self._calls.clear()

@@ -1,4 +1,4 @@
-"""Watches: what calls take whose work is only queued when they return, as on a GPU.
+"""Watches: what calls take that have only queued their work when they return, as on a GPU.
 
 Place: below ``selection`` and ``live_calls``; ``gpu_watch`` is one. A processor's calls need none: they end when they
 return. Input: the moments when a call begins and ends. Output: ``Lap``, which knows its seconds once the device has

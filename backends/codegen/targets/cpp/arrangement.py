@@ -1,8 +1,8 @@
 """How the loops of a nest run: their order, what the lanes of a vector count, how many vectors at a time.
 
 Place: decided before a nest is printed. Input: a nest. Output: an ``Arrangement``.
-Invariants: the results are the same in any arrangement, up to rounding. A nest whose stores cannot be made by vectors
-runs point by point.
+Invariants: the results are the same in any arrangement, up to rounding. A nest runs point by point if its stores cannot
+be made by vectors.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Input: texts of functions, each under a placeholder name. Output: their addresse
 A shared object is named by the SHA-256 of its bytes (``<hash>.so``); a function is found by the hash of its text and
 of everything else that made it (``<key>.ref`` names the object). So equal kernels of different programs compile once,
 and a program needs few objects.
-Invariants: files appear whole (written aside, then renamed), so processes may share the folder; an object whose bytes
-do not match its name is built again; nothing is loaded from a folder that others can write to.
+Invariants: files appear whole (written aside, then renamed), so processes may share the folder; an object with bytes
+that do not match its name is built again; nothing is loaded from a folder that others can write to.
 Non-goals: eviction; the objects are small.
 """
 
@@ -61,7 +61,7 @@ class Toolchain:
         compiler, features: of this machine.
         openmp: whether functions may start threads.
         folder: of the cache.
-        told: its digest, where it is that of another machine, whose compiler is not here.
+        told: its digest, where it is that of another machine, with a compiler that is not here.
     """
 
     compiler: Compiler
@@ -163,7 +163,7 @@ class FunctionLibrary:
         return [waiting[key].result() for key in keys]
 
     def load(self, keys: Sequence[str]) -> list[Function] | None:
-        """Functions whose objects are in the cache already; ``None`` if one is not."""
+        """Functions from objects that are in the cache already; ``None`` if one is not."""
         found = []
         for key in keys:
             function = self._find(key)
@@ -205,7 +205,7 @@ class FunctionLibrary:
                 done.result()
 
     def _give_up(self, texts: dict[str, str], error: BaseException) -> None:
-        """Forget what did not succeed, so that it is tried again, and tell who waits."""
+        """Forget what did not succeed, so that it is tried again, and tell the threads that wait."""
         with self._lock:
             for key in texts:
                 if not self._functions[key].done():

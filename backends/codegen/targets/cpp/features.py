@@ -2,7 +2,7 @@
 
 Place: between ``compiler`` and ``build``. Input: a compiler. Output: the bytes of a vector register and of the
 first-level cache, the flags that make the compiler use the processor, and a digest of everything those flags switch on:
-code is never shared between machines whose digests differ. A register of AArch64 has 16 bytes (NEON);
+code is never shared between machines with different digests. A register of AArch64 has 16 bytes (NEON);
 where there is SVE, the compiler may use it inside loops over lanes.
 """
 

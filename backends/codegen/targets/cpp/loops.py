@@ -64,7 +64,7 @@ class LoopPrinter:
 
         Args:
             start, stop: a piece of the loop's range; all of it unless given.
-            unroll: number of iterations to write out, besides loops whose mode asks for all of them.
+            unroll: number of iterations to write out, besides loops with a mode that asks for all of them.
         """
         name, stop = str(loop.index), stop or self.point.text(loop.extent)
         self.stack.open()

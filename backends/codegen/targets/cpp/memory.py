@@ -2,7 +2,7 @@
 
 Place: used by the printer of values (reads) and of statements (stores).
 Values of 16-bit floating types that are only moved are not converted: ``moved_as_bits`` makes them 16-bit integers, and
-a pointer whose elements are accessed so is printed as one to integers.
+a pointer to elements that are accessed so is printed as one to integers.
 Invariants: nothing outside the lanes in use and the mask is touched. Memory that the nest writes is read where the
 program reads it, everything else as early as it can be.
 """

@@ -47,7 +47,7 @@ def print_kernel(kernel: Kernel, name: str) -> str:
 
 
 def _parallel(kernel: Kernel) -> tuple[KernelLoop, ...]:
-    """Outer loops that threads share. One whose extent depends on another outer index stays a loop inside."""
+    """Outer loops that threads share. One with an extent that depends on another outer index stays a loop inside."""
     indices = {loop.index for loop in kernel.outer}
     return tuple(loop for loop in kernel.outer if loop.mode == "parallel" and not loop.extent.free_symbols & indices)
 

@@ -39,7 +39,7 @@ class Value:
 
 @dataclass(frozen=True)
 class OpenLoop:
-    """The loop whose body a block is: its extent for guards, and how deep that changes."""
+    """The loop that a block is the body of: its extent for guards, and how deep that changes."""
 
     extent: sympy.Expr
     text: str

@@ -60,7 +60,7 @@ class CppTarget(Target):
     Args:
         folder: of the cache; the user's unless given.
         openmp: whether to use threads; ``None`` asks the compiler.
-        kit: of another machine, whose objects are loaded here; nothing is compiled then.
+        kit: objects of another machine that are loaded here; nothing is compiled then.
     """
 
     name: ClassVar[str] = "cpp"

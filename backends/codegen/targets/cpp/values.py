@@ -51,7 +51,7 @@ _ON_BOOL: Mapping[str, str] = {
 }
 
 _LEAVES_RANGE = frozenset({"add", "sub", "mul", "neg", "abs", "floor_div", "trunc_div", "pow", "not", "shift_left"})
-"""Operators whose result, computed in 32 bits, may lie outside a small integer type."""
+"""Operators with a result that, computed in 32 bits, may lie outside a small integer type."""
 
 
 class ValuePrinter:

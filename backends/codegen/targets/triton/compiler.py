@@ -2,7 +2,7 @@
 
 Place: between ``printer`` and ``launcher``; ``machine_code`` does it. Input: a ``Text``. Output: a ``Binary``.
 Kernels are compiled in processes side by side where torch has such ready, in threads otherwise. Triton keeps what it
-compiled in a cache of its own, so that a text is compiled once per machine; a process compiles it once, whoever asks.
+compiled in a cache of its own, so that a text is compiled once per machine; a process compiles it once, too.
 Invariants: nothing here asks for a device; what is compiled does not depend on where.
 """
 
@@ -99,7 +99,7 @@ def compile_texts(texts: Sequence[Text], architecture: Architecture, aligned: bo
 
 
 def _compiled_once(text: Text, architecture: Architecture, aligned: bool) -> Binary:
-    """Who wants what is being compiled waits for it: layers that are compiled side by side share kernels."""
+    """Threads that need what is being compiled wait for it: layers compiled side by side share kernels."""
     with _TURNS:
         turn = _turn_of(text, architecture, aligned)
     with turn:
@@ -128,7 +128,7 @@ def _compiled(text: Text, architecture: Architecture, aligned: bool) -> Binary:
 
 
 def _made_apart(order: Order) -> MachineCode | None:
-    """Made in a process; ``None`` where there is none, or if that failed: whoever tries it here sees why."""
+    """Made in a process; ``None`` where there is none, or if that failed: an attempt in this process shows why."""
     if not compile_processes_ready():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a block can hold, and what kernels are planned for: known to the target, and to all who plan.
+"""What a block can hold, and what kernels are planned for: known to the target, and to all code that plans.
 
 Place: apart from ``plan``, so that a target says what it is like without importing what plans.
 """

@@ -75,7 +75,7 @@ class Lines:
         self._frames[0].lines.append(_indented(line, 1))
 
     def name(self) -> str:
-        """A name that nobody has."""
+        """A name that is not in use."""
         self._count += 1
         return f"t{self._count - 1}"
 

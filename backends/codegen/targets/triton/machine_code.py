@@ -30,7 +30,7 @@ class Order(NamedTuple):
         body: text of the function ``FUNCTION``.
         signature: name and Triton type of every argument.
         warps: of a block.
-        stages: turns of a loop whose loads are under way at once; 0 leaves that to Triton.
+        stages: turns of a loop with loads that are under way at once; 0 leaves that to Triton.
         aligned: whether all memory begins at multiples of 16 bytes.
         backend: ``cuda`` or ``hip``.
         architecture: its name, a number where Triton wants one.

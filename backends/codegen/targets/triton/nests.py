@@ -52,7 +52,7 @@ class NestPrinter:
             self._in_pieces(nest, row)
 
     def finish(self, nest: Nest, values: Mapping[str, Value]) -> None:
-        """Write what follows the folds of a nest, whose results are these."""
+        """Write what follows the folds of a nest with these results."""
         self._printer.locals.clear()
         self._printer.nest += 1
         self._printer.locals.update(values)

@@ -99,7 +99,7 @@ class Plan:
         walks: of each nest; ``None`` where it has no row.
         warps: of a block.
         wide: whether indices have 64 bits.
-        tile: of a product of matrices, whose sides are its rows and columns.
+        tile: of a product of matrices; the tile's sides are rows and columns of it.
         tf32: whether factors in float32 are rounded to TF32.
     """
 

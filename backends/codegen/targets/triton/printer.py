@@ -33,7 +33,7 @@ def print_kernel(kernel: Kernel, plan: Plan) -> Text:
 
 
 def print_part(kernel: Kernel, plan: Plan, name: str) -> str:
-    """Text of a function that does what one block of a kernel does, whose number is its first argument."""
+    """Text of a function that does what one block of a kernel does; its first argument is the block's number."""
     arguments = f"block, {_names(_signature(kernel, plan))}"
     return f"@triton.jit\ndef {name}({arguments}):\n{_lines(kernel, plan, 'block').text}\n"
 

@@ -2,7 +2,7 @@
 
 Place: used by ``target``. Steps for every call: ``specialised``, ``reach``, ``plan``, ``printer``. Equal texts are
 compiled once. Calls that may run at once become one text (``together``).
-Where sizes are symbolic, indices have 32 bits, and there is a second text with 64 beside each: a launch whose sizes
+Where sizes are symbolic, indices have 32 bits, and there is a second text with 64 beside each: a launch with sizes that
 reach further takes that one, compiled when first needed.
 """
 

@@ -1,9 +1,9 @@
 """Products of matrices: which kernels are such, and which tiles they are made in.
 
 Place: asked by ``plan``. Input: a specialised kernel. Output: its ``Product``, and tiles from the cheapest on.
-A kernel is a product if one nest folds a ``dot`` whose factors share no outer loop but those of the batch. Outer loops
-that the left factor alone depends on are its rows, those of the right one its columns. Everything else is as in other
-kernels: offsets of any strides, masks at the border, and what follows the fold.
+A kernel is a product if one nest folds a ``dot`` with factors that share no outer loop but those of the batch. Outer
+loops that the left factor alone depends on are its rows, those of the right one its columns. Everything else is as in
+other kernels: offsets of any strides, masks at the border, and what follows the fold.
 The model of costs: tiles run in waves over the hardware's units; large ones read memory less often, and keep the units
 for products busier.
 """
@@ -56,7 +56,7 @@ class Tile:
     """Points of a block: of the result, and of what is summed up at a time.
 
     Attributes:
-        stages: turns of the sum whose loads are under way at once.
+        stages: turns of the sum with loads that are under way at once.
     """
 
     rows: int

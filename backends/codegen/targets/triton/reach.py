@@ -24,7 +24,7 @@ _COMPUTED = (sympy.Add, sympy.Mul, sympy.Pow, FloorDiv, Modulo)
 
 
 def reach_of(kernel: Kernel) -> Bounds | None:
-    """What no index, no value of one, no number of points and no parameter exceeds; ``None`` where nobody can say."""
+    """What no index, no value of one, no number of points and no parameter exceeds; ``None`` where unknown."""
     bounds: list[sympy.Expr | None] = [*kernel.parameters, sympy.Mul(*(loop.extent for loop in kernel.outer))]
     for nest in kernel.nests:
         loops = loops_of(nest)

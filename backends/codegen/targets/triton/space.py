@@ -29,7 +29,7 @@ class Axis:
     """One axis.
 
     Attributes:
-        loops: whose indices it stands for, row-major.
+        loops: it stands for their indices, row-major.
         block: points at a time.
         dimension: of the block; ``None`` for a number.
         walk: how it is walked, if it is a row.

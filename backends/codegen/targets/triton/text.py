@@ -18,7 +18,7 @@ class Text:
         body: the function ``FUNCTION``, without imports.
         signature: name and Triton type of every argument.
         warps: of a block.
-        stages: turns of a loop whose loads are under way at once; 0 leaves that to Triton.
+        stages: turns of a loop with loads that are under way at once; 0 leaves that to Triton.
     """
 
     body: str

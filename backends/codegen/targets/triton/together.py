@@ -1,7 +1,7 @@
 """Kernels of points that run at once as one Triton function: each has blocks of its own.
 
 Place: beside ``printer``, for launches of several calls. Input: specialised kernels of known sizes with their plans,
-which have equally many warps. Output: a ``Text`` whose arguments are all buffers in order, then all numbers, and its
+which have equally many warps. Output: a ``Text`` with all buffers in order, then all numbers, as arguments, and its
 number of blocks.
 Equal kernels are one function that is called for each. Comparisons stand one after the other and not inside each other:
 Triton's compiler would recurse as deep as there are kernels.

@@ -70,7 +70,7 @@ class OpenVinoBackend(Backend):
     def judge(self, view: OpView) -> Verdict:
         from mixbackend_openvino.table import TABLE
 
-        # Several ops return empty tensors beside their result; nobody reads those.
+        # Several ops return empty tensors beside their result; these are not read.
         results = () if OpTag.MULTI_OUTPUT in view.node.tags else view.output_tensors
         for meta in (*view.input_tensors, *results):
             if any(known(Condition(size, "at_least", 1)) != "yes" for size in meta.shape):
@@ -198,7 +198,7 @@ def _number(node: torch.fx.Node, values: Mapping[str, Any]) -> Any:
 
 
 class Late:
-    """The code of a region whose constants nobody bound: compiled by its first call, with every input a parameter."""
+    """The code of a region without bound constants: compiled by its first call, with every input a parameter."""
 
     def __init__(self, region: Region) -> None:
         self._region = region

@@ -60,7 +60,7 @@ class Pointer:
             self._address = address
 
     def _wrapped(self, address: int) -> Any:
-        """The memory at an address, owned by nobody here."""
+        """The memory at an address, not owned here."""
         kind = np.dtype(TYPES[self.dtype][1])
         length = int(np.prod(self.shape, dtype=np.int64)) * kind.itemsize
         array = np.frombuffer((ctypes.c_char * length).from_address(address), kind).reshape(self.shape)

@@ -18,7 +18,7 @@ from mixbackend.contracts import OpView
 
 
 class _Opset:
-    # Operators by name; OpenVINO is loaded when the first is built, not by whoever judges and reads the table.
+    # Operators by name; OpenVINO is loaded when the first is built, not when an op is judged by the table.
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return lambda *arguments, **options: getattr(import_module("openvino.opset15"), name)(*arguments, **options)
 
