@@ -5,8 +5,7 @@ the case's record (``row_records``): what is expected, each way once it is compi
 after a line on standard input, when no other row is at work, the times.
 Method: eager's two runs and float64 say what is right; every way has a copy of the module, makes the calls that are
 judged by upstream's rule, and is then timed on it as it is. Ways of ours are warmed up (``Mixture.warm_up``), for so
-many seconds at most. Then all ways take turns, each a block of calls between two
-marks of the GPU.
+many seconds at most. Then all ways take turns, each a block of calls between two marks of the GPU.
 What is timed is the whole step: forward, in training with loss and backward, in training mode; gradients begin as
 ``None``. Compiled is the forward with the loss. TF32 is off. A way that is wrong keeps its times and its verdict.
 Invariants: a way that raises keeps its reason and costs only itself. No result and no gradient of a way is held while

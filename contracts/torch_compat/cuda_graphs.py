@@ -54,22 +54,21 @@ def cuda_graph_recorded(
     known: dict[tuple[int, ...], Any] = {}
     places: list[int] | None = None
 
-    def run(inputs: list[Any]) -> Any:
+    def run(inputs: list[Any], may_repeat: bool = True) -> Any:
         nonlocal places
         if places is None:
             places = [place for place, item in enumerate(inputs) if isinstance(item, int)]
         key = tuple([inputs[place] for place in places])
-        replay, given = known.get(key), len(inputs)
+        replay = known.get(key)
         try:
             return add(inputs, key) if replay is None else replay(inputs)
         except BaseException as error:
-            left_unfinished = finish_failed_warm_up(device)
-            # What runs the function empties the list first.
-            ours_began = given == 0 or len(inputs) < given
-            if ours_began or not left_unfinished or not isinstance(error, AssertionError):
+            unfinished = finish_failed_warm_up(device)
+            # The function empties the list when it begins.
+            if not (may_repeat and unfinished and inputs and isinstance(error, AssertionError)):
                 raise
         # Another compiler's function had failed in its warm-up, on which torch's trees stumbled before ours began.
-        return run(inputs)
+        return run(inputs, may_repeat=False)
 
     def add(inputs: list[Any], key: tuple[int, ...]) -> Any:
         known[key], made = trees_of_thread().cudagraphify(

@@ -4,11 +4,10 @@ Place: the door to ``behind_governor`` and its workers; code that has something 
 here.
 Input: jobs as values, and what the calls of their entries came to. Output: answers, when they are asked for.
 Invariants: no thread of this process works or wakes up for it, and no question waits: what runs here is a write to a
-pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it, but in a
-warm-up, where workers have half of the cores, and of the budget what they need. A fork
-has nothing behind; it may give jobs of its own. A governor knows what was used of the budget, so it stays: the end of
-the process kills it and what is behind it, and waits at most a fifth of a second for that. Ctrl-C ends the user's call
-alone. Nothing is unpickled.
+pipe and a read that does not block, a few times in a second. No job begins before its entry has paid for it, except in
+a warm-up (``behind_budget``). A fork has nothing behind; it may give jobs of its own. A governor knows what was used of
+the budget, so it stays: the end of the process kills it and what is behind it, and waits at most a fifth of a second
+for that. Ctrl-C ends the user's call alone. Nothing is unpickled.
 Non-goals: what the jobs are; loading what they made.
 """
 

@@ -5,6 +5,7 @@ Input: times and figures as values; no clock is read here. Output: whether work 
 
 - Nothing is done for an entry before its calls came 20 times and took two seconds in sum.
 - What is done for an entry takes at most a quarter of what its calls took.
+- In a warm-up neither holds, and workers have half of the cores (``Limits.in_warm_up``).
 - All work together takes at most a share of the cores, earned second by second; half a processor second is kept for
   later at most, so that the share holds for any ten seconds, too.
 - A process has so many processor seconds in all.
@@ -97,25 +98,21 @@ class Account:
     """Processor seconds that are earned and used.
 
     Args:
-        limits: what is allowed.
+        limits: what is allowed; others may take their place.
         now: a moment of some clock.
     """
 
     def __init__(self, limits: Limits, now: float) -> None:
-        self._limits = limits
+        self.limits = limits
         self._at = now
         self._kept = 0.0
         self.used_s = 0.0
         self._used_for: dict[str, float] = {}
         self._allowed_for: dict[str, float] = {}
 
-    def limit(self, limits: Limits) -> None:
-        """From now on so much is allowed."""
-        self._limits = limits
-
     def pass_until(self, now: float) -> None:
         """Earn what the time since the last call of this brings."""
-        earned = self._limits.share * self._limits.cores * max(0.0, now - self._at)
+        earned = self.limits.share * self.limits.cores * max(0.0, now - self._at)
         self._kept = min(_KEPT_S, self._kept + earned)
         self._at = now
 
@@ -132,7 +129,7 @@ class Account:
     @property
     def spent(self) -> bool:
         """Whether nothing more will be earned."""
-        return self.used_s >= self._limits.budget_s
+        return self.used_s >= self.limits.budget_s
 
     def earned(self) -> bool:
         """Whether all work together has something left now."""

@@ -77,7 +77,7 @@ class Governor:
         free: Callable[[], int] = free_bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limits, self._lock, self._start, self._free, self._clock = limits, lock, start, free, clock
+        self._lock, self._start, self._free, self._clock = lock, start, free, clock
         self._account = Account(limits, clock())
         self._waiting: deque[Order] = deque()
         self._running: list[_Running] = []
@@ -94,8 +94,7 @@ class Governor:
         if "allow" in message:
             self._account.allow(message["allow"], message["seconds"])
         elif "limits" in message:
-            self._limits = Limits(**message["limits"])
-            self._account.limit(self._limits)
+            self._account.limits = Limits(**message["limits"])
         else:
             self._waiting.append(Order(**message))
 
@@ -153,7 +152,7 @@ class Governor:
         if item.ran_s > LONGEST_JOB_S:
             return {"status": "timeout", "detail": f"it ran for more than {LONGEST_JOB_S:g} s"}
         if self._account.spent:
-            return {"status": "budget", "detail": f"all {self._limits.budget_s:g} processor seconds are used"}
+            return {"status": "budget", "detail": f"all {self._account.limits.budget_s:g} processor seconds are used"}
         return None
 
     def _retire(self, item: _Running, elapsed: float) -> list[Answer]:
@@ -172,12 +171,12 @@ class Governor:
                 return ELSEWHERE
             refusal = "the cache folder cannot be locked" if taken == "impossible" else ""
             if self._account.spent or refusal:
-                detail = refusal or f"all {self._limits.budget_s:g} processor seconds are used"
+                detail = refusal or f"all {self._account.limits.budget_s:g} processor seconds are used"
                 status = "refused" if refusal else "budget"
                 told.append({"job": self._waiting.popleft().job, "status": status, "detail": detail})
                 continue
             item = next((item for item in self._running if item.order is None), None)
-            if item is None and len(self._running) >= self._limits.workers:
+            if item is None and len(self._running) >= self._account.limits.workers:
                 return ""
             item = item or self._new_worker(told)
             if item is None:
@@ -189,11 +188,11 @@ class Governor:
 
     def _new_worker(self, told: list[Answer]) -> _Running | None:
         """``None`` where there is no memory for one."""
-        each = self._limits.worker_bytes(self._free())
+        each = self._account.limits.worker_bytes(self._free())
         if not each:
             return None
         self._each_bytes = each
-        item = _Running(self._start(each, self._limits.compilers(each)), since=self._clock())
+        item = _Running(self._start(each, self._account.limits.compilers(each)), since=self._clock())
         self._running.append(item)
         told.append({"group": item.worker.group})
         return item

@@ -39,7 +39,7 @@ class WorkerProcess:
         compilers: how many kernels of a region it may compile at once, in processes of its own.
     """
 
-    def __init__(self, memory_bytes: int, compilers: int = 1) -> None:
+    def __init__(self, memory_bytes: int, compilers: int) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             module_command(_MODULE, str(memory_bytes)),

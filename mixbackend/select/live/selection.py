@@ -342,11 +342,11 @@ class Selection:
         turns, still_open = duel.turns, Outcome(Verdict.OPEN)
         if turns.ratio is None or self._allowance.fits(self._turns_s(duel, 1)):
             return still_open
-        if turns.ratio < FAR_AWAY:
-            if not self._warm_up.goes_on:
-                duel.give_up_round()
+        if turns.ratio < FAR_AWAY and self._warm_up.goes_on:
             return still_open
         duel.give_up_round()
+        if turns.ratio < FAR_AWAY:
+            return still_open
         return Outcome(Verdict.SLOWER, len(turns.rounds), turns.ratio, reason="far behind in its first turn")
 
     def _turn(self, now: float, hold: Hold | None) -> tuple[int, Duel | None]:
