@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,6 +46,16 @@ def _no_traces_of_torch(_isolated_machine_state: None) -> None:
     log = logging.getLogger("torch.__trace")
     log.propagate = True
     log.handlers.clear()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before() -> None:
+    """Every test finds Dynamo as a new process does. All models of a process share the entries of torch's own functions
+    (the wrapper around a ``Sequential``): those of other tests are recompilations in a report, and at eight of them
+    torch runs what follows in eager, without a plan."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
 
 
 @pytest.fixture(scope="session")

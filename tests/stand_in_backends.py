@@ -126,12 +126,9 @@ class Faulty(Loopback):
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: CHEAPEST_FIRST)
-    torch._dynamo.reset()
     torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -797,7 +797,6 @@ def test_bisected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tell_of_compilations() -> None:
-    torch._dynamo.reset()
     told: list[str] = []
 
     def begins() -> None:

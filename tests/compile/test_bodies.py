@@ -4,7 +4,7 @@ is compiled once."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -120,11 +120,9 @@ PROGRAMS = (
 
 
 @pytest.fixture
-def mixture() -> Iterator[Mixture]:
+def mixture() -> Mixture:
     """Compiles with what is quick to compile; whatever fails is raised."""
-    torch._dynamo.reset()
-    yield Mixture(load_config({"backends": ["codegen", "eager"], "on_failure": "raise", "select": "off"}))
-    torch._dynamo.reset()
+    return Mixture(load_config({"backends": ["codegen", "eager"], "on_failure": "raise", "select": "off"}))
 
 
 def outcome(program: Callable[..., Any], given: tuple[torch.Tensor, ...], backward: bool, seed: int) -> list[Any]:

@@ -16,7 +16,6 @@ def zeroed(value: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_results_lie_as_eagers(dynamic):
-    torch._dynamo.reset()
     backend = mixbackend.auto({"backends": ["codegen", "eager"]})
     mine, eagers = (torch.randn(4, 5, 2, 2).permute(3, 2, 1, 0) for _ in range(2))
     results = torch.compile(zeroed, backend=backend, dynamic=dynamic)(mine, 3)

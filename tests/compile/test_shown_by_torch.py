@@ -23,11 +23,9 @@ RULES = [
 
 
 @pytest.fixture
-def mixture(tmp_path: Path) -> Iterator[Mixture]:
-    torch._dynamo.reset()
+def mixture(tmp_path: Path) -> Mixture:
     given = {"backends": ["codegen", "eager"], "rules": RULES, "select": "off", "cache": {"dir": str(tmp_path)}}
-    yield Mixture(load_config(given))
-    torch._dynamo.reset()
+    return Mixture(load_config(given))
 
 
 def model() -> torch.nn.Module:

@@ -141,7 +141,6 @@ def follows(value: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_results_lie_as_eagers(dynamic):
     """What is computed of a result that was stated wrongly is stated anew."""
-    torch._dynamo.reset()
     inputs = torch.rand(7, 6, 4).permute(2, 1, 0), torch.rand(4, 6, 7).permute(0, 1, 2)
     compiled = torch.compile(follows, backend=mixbackend.auto({"backends": ["codegen", "eager"]}), dynamic=dynamic)
     for result, eager in zip(compiled(*inputs), follows(*inputs), strict=True):

@@ -143,7 +143,6 @@ class Steps(torch.nn.Module):
 @pytest.mark.parametrize("grad", [False, True])
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
 def test_counters_of_modules(grad: bool) -> None:
-    torch._dynamo.reset()
     expected, compiled = Steps(), Steps()
     compiled.load_state_dict(expected.state_dict())
     run = torch.compile(compiled, backend=mixbackend.auto({"backends": ["codegen", "eager"]}))

@@ -31,7 +31,6 @@ def left_behind() -> torch.Tensor:
 
 @pytest.mark.parametrize("configuration", [None, CODEGEN, {"backends": ["inductor", "eager"]}])
 def test_a_view_keeps_its_base_over_a_graph_break(configuration: Any) -> None:
-    torch._dynamo.reset()
     assert torch.compile(left_behind, backend=mixbackend.auto(configuration))().item() == 2
 
 

@@ -37,7 +37,6 @@ class Scaled(torch.nn.Module):
 def test_new_weights_are_used_after_a_failure(
     step: str, error: type[BaseException], failing_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch._dynamo.reset()
     model, x = Scaled(), torch.randn(3, 8)
     run = torch.compile(model, backend=mixbackend.auto({"backends": ["codegen", "eager"], "on_failure": "raise"}))
     if failing_call == 2:

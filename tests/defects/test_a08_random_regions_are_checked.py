@@ -75,7 +75,6 @@ def compiled(tmp_path, monkeypatch) -> Iterator[Callable[[Backend], tuple[Callab
     yield make
     for context in reversed(contexts):
         context.__exit__(None, None, None)
-    torch._dynamo.reset()
 
 
 def _kinds(mixture):

@@ -53,7 +53,6 @@ class Cursor(torch.nn.Module):
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes mixtures whose graphs are compared at the first call, whatever they cost."""
-    torch._dynamo.reset()
     monkeypatch.setattr(costs_module, "cost_model", lambda *_, **__: FlatCosts(seconds={"eager": 1e-3}))
     monkeypatch.setattr(processor_challengers, "LEAST_S", 0.0)
     monkeypatch.setattr(comparison_gpu, "LEAST_S", 0.0)
@@ -68,7 +67,6 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             return Mixture(load_config({"backends": names, "cache": {"dir": str(tmp_path / "cache")}, **options}))
 
         yield mixture
-    torch._dynamo.reset()
 
 
 def _calls_agree(mixture: Mixture, draws: bool = False, calls: int = ROWS) -> None:

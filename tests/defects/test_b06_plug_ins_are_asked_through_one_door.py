@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +174,8 @@ OF_REGIONS = ("compile", "load")
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _flat_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: COSTS)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -101,7 +101,6 @@ def test_places_and_truths_have_no_noise():
 
 
 def test_inductor_keeps_the_backward_of_linear_and_batch_norm():
-    torch._dynamo.reset()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
     rules = [{"match": {"op": op}, "require": "inductor"} for op in ("aten.native_batch_norm_backward*", "aten.mm*")]

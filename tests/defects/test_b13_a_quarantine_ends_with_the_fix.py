@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import site
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -43,12 +42,9 @@ MENDED = PLUGIN.replace("{body}", "pass")
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _flat_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = FlatCosts(seconds={"eager": 1e-3})
     monkeypatch.setattr(costs_module, "cost_model", lambda *arguments, **keywords: costs)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture(params=["module", "package"])

@@ -24,7 +24,6 @@ from mixbackend.select.turns import take_turns
 
 def test_each_call_of_the_user_runs_one_program_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are tried, and however little they differ."""
-    torch._dynamo.reset()
     backends = [Sleeper("one", 0.003), Sleeper("other", 0.003), Sleeper("third", 0.003)]
     names = [backend.name for backend in backends]
     monkeypatch.setattr(costs_module, "cost_model", lambda *_, **__: FlatCosts(seconds={"eager": 1e-3}))

@@ -45,7 +45,6 @@ def test_eager_runs_the_graph() -> None:
 
 
 def test_parts_of_an_unsafe_split_share_memory_as_in_eager() -> None:
-    torch._dynamo.reset()
     mixture = mixbackend.auto({"backends": ["codegen", "eager"]})
     for split in (lambda x: x.unsafe_chunk(2, 1), lambda x: x.unsafe_split(2, 1), lambda x: (x * 2).unsafe_chunk(2, 1)):
         x = torch.randn(5, 5, 5)

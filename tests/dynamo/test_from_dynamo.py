@@ -231,7 +231,6 @@ def test_a_configuration_takes_it_as_it_is(tmp_path: Path) -> None:
         assert "as_it_is" in owners(mixture)
         with pytest.raises(mixbackend.MixbackendError, match="two backends are called 'as_it_is'"):
             mixbackend.auto({"backends": [mixbackend.from_dynamo(traced_again, name="as_it_is")]})
-    torch._dynamo.reset()
 
 
 def test_fingerprints_name_the_function_and_its_distribution() -> None:

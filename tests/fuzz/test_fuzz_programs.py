@@ -27,7 +27,6 @@ def _alone() -> Iterator[None]:
     yield
     logging.disable(logging.NOTSET)
     torch.set_num_threads(threads)
-    torch._dynamo.reset()
 
 
 @pytest.mark.sampled(1)

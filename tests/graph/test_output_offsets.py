@@ -53,7 +53,6 @@ def begins(outputs: Outputs, value: Tensor) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_they_are_as_in_eager(program: Callable[[Tensor], Outputs], grad: bool, dynamic: bool) -> None:
-    torch._dynamo.reset()
     backend = mixbackend.auto({"backends": ["codegen", "eager"]})
     compiled = torch.compile(program, backend=backend, dynamic=dynamic)
     for size in (5, 6):

@@ -81,7 +81,6 @@ class Block(nn.Module):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_checkpointed_attention_has_eagers_gradients_and_leaves_eagers_generator(dropout: float) -> None:
-    torch._dynamo.reset()
     mixture = Mixture(load_config({"backends": ["codegen", "eager"], "on_failure": "raise", "select": "off"}))
     torch.manual_seed(0)
     block, x = Block(dropout), torch.randn(2, 8, 32, requires_grad=True)

@@ -27,7 +27,6 @@ def traced() -> list[tuple[int, int, int]]:
     mixbackend.auto()
     torch._dynamo.callback.on_compile_start(lambda *_: seen.append(gc.get_threshold()))
     yield seen
-    torch._dynamo.reset()
 
 
 def test_they_wait_while_dynamo_traces(before: Any, traced: Any) -> None:

@@ -56,11 +56,9 @@ def mask_of(name: str) -> Any:
 
 @pytest.fixture
 def mixture() -> Iterator[Mixture]:
-    torch._dynamo.reset()
     with isolated_registry(InductorBackend(), EagerBackend()):
         settings = {"backends": ["inductor", "eager"], "on_failure": "raise", "select": "off"}
         yield Mixture(load_config(settings))
-    torch._dynamo.reset()
 
 
 def owners(mixture: Mixture) -> set[str]:

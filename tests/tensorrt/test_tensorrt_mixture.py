@@ -93,7 +93,6 @@ def compiled(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield make
     for context in reversed(contexts):
         context.__exit__(None, None, None)
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("release", [OLDEST, NEWEST])

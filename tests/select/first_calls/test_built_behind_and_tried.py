@@ -45,4 +45,3 @@ def test_a_challenger_is_built_behind(tmp_path: Path, monkeypatch: pytest.Monkey
     assert environment.background.standing().used_s > 0.0, "another process worked"
     assert happened and all(item["change"] != "out" or "the plan that runs" in item["detail"] for item in happened)
     mixture.reset()
-    torch._dynamo.reset()
