@@ -4,7 +4,7 @@ Place: the top of ``select.live``, asked by the code that runs calls: ``begin`` 
 times by the caller's clock, sizes, what holds the program (``steps``). Output: ``Ticket``: which program runs the
 call; ``Standing``.
 Method: nothing happens before the entry's calls pay for it (``allowance``); a warm-up is free. Then challengers are
-wanted, one at a time, the cheapest build first (``challengers``); once one is built, ``turns`` gives both calls,
+wanted, one at a time, in the order of ``challengers``; once one is built, ``turns`` gives both calls,
 ``paired_decision`` says which program stays. Where no challenger is left, the entry is settled.
 Where calls only queue their work (``queued``), what they took is told later, in their order (``watches``): once the
 calls of a turn that are under way will fill it, the champion runs until they are done, and these calls are no turn's.

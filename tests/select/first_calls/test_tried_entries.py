@@ -291,7 +291,15 @@ def test_on_gpus_it_is_always_tried_too(names):
 
 
 def challengers(
-    regions, alone_s, pools, build_s, phase="inference", whole=(), device_type="cpu", find=processor_challengers
+    regions,
+    alone_s,
+    pools,
+    build_s,
+    phase="inference",
+    whole=(),
+    device_type="cpu",
+    find=processor_challengers,
+    stated=0.0,
 ):
     plan = Plan("g", phase, False, regions, estimated_s=1.0, single_backend_s=tuple(alone_s.items()))
     backends = {
@@ -308,8 +316,18 @@ def challengers(
         for name in (*alone_s, "eager")
     }
     planner: Any = SimpleNamespace(
-        comparable=lambda graph: set(alone_s), backends=tuple(backends.values()), backend=backends.__getitem__
+        comparable=lambda graph: set(alone_s),
+        backends=tuple(backends.values()),
+        backend=backends.__getitem__,
+        costs=SimpleNamespace(error=lambda graph, names: stated),
     )
     graph = SimpleNamespace(placed_nodes=[None], device_type=device_type, phase=phase)
     home: Any = SimpleNamespace(plan=plan, graph=graph, layout=SimpleNamespace(other=None))
     return find(home, planner)
+
+
+@pytest.mark.parametrize(("stated", "error"), [(0.0, 1.15), (0.1, 1.15), (0.3, 1.3)])
+def test_rates_of_a_table_are_as_uncertain_as_they_state(stated, error):
+    regions = (PlannedRegion("r", "a", ("n",), estimated_s=1.0),)
+    found = challengers(regions, {"a": 1.0, "b": 1.1}, dict.fromkeys("ab", "torch"), 2.0, stated=stated)
+    assert {item.error for item in found if item.choice.single} == {error}

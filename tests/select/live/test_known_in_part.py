@@ -42,7 +42,7 @@ def until_concluded(machine: Machine, count: int) -> Decision:
 
 def test_each_process_goes_on_where_the_last_one_ended() -> None:
     speeds = {"mixture": 0.04, "b1": 0.05, "b2": 0.03, "b3": 0.02}
-    machine = Machine(list(speeds.values()))
+    machine = Machine(list(speeds.values()), estimates=[0.04] * 4)
     found = kept(until_concluded(machine, 1))
     assert names(found) == ("mixture", ["mixture", "b1"], ["b2", "b3"])
 
@@ -58,7 +58,7 @@ def test_each_process_goes_on_where_the_last_one_ended() -> None:
 
 
 def test_who_is_tried_when_the_process_ends_is_tried_again() -> None:
-    machine = Machine([0.04, 0.03, 0.02])
+    machine = Machine([0.04, 0.03, 0.02], estimates=[0.04] * 3)
     while not machine.selection.trying:
         machine.call()
     assert names(machine.selection.decision()) == ("mixture", [], ["b1", "b2"])

@@ -75,7 +75,19 @@ def test_who_is_worth_a_try_and_in_which_order() -> None:
         challenger("whole", 9.0, build_s=9.0, always=True),
     )
     assert worth_trying([whole, unsure, slow, quick], 1.0) == (quick, unsure, whole)
-    assert worth_trying([slow, quick], 1.2) == (slow, quick), "the cheapest build first"
+    assert worth_trying([slow, quick], 1.0) == (quick,)
+    cheap = challenger("cheap", 0.9, build_s=0.5)
+    assert worth_trying([quick, cheap], 1.2) == (cheap, quick), "of equal gain the cheapest build first"
+    great = challenger("great", 0.1, build_s=5.0)
+    assert worth_trying([slow, great], 1.2) == (great, slow), "a gain that is worth the longer build"
+
+
+def test_the_expected_gain_is_the_mean_over_what_a_call_may_take() -> None:
+    draws = torch.linspace(-1.0, 1.0, 200001, dtype=torch.float64)
+    for error in (1.0, 1.15, 1.7, 2.5):
+        for estimated_s in (0.3, 0.9, 1.1, 2.0):
+            mean = (1.0 - estimated_s * error**draws).clamp(min=0.0).mean().item()
+            assert challenger("any", estimated_s, error=error).gain_s(1.0) == pytest.approx(mean, abs=1e-5)
 
 
 def test_facts_of_the_process_are_forgotten_by_tests() -> None:

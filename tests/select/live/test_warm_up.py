@@ -17,8 +17,8 @@ TEN_PERCENT = Limits(120.0, 0.1, 20)
 
 
 def test_in_a_warm_up_trying_is_not_paid_for() -> None:
-    speeds = [0.1, 0.14, 0.08]
-    paying, free = Machine(speeds), Machine(speeds, warm_up=WarmUp())
+    speeds, estimates = [0.1, 0.14, 0.08], [0.1, 0.1, 0.1]
+    paying, free = Machine(speeds, estimates=estimates), Machine(speeds, estimates=estimates, warm_up=WarmUp())
     assert paying.settle() == 2
     with free.warm_up.opened():
         assert free.settle() == 2
