@@ -61,12 +61,20 @@ class UnbuiltError(Exception):
     """A challenger cannot be had, with the reason."""
 
 
+SAME_PLAN = "it is the plan that runs"
+"""The reason where nothing would be compared."""
+
+
 class Loader(Protocol):
     """The entry that a challenger is for."""
 
     @property
     def graph(self) -> OpGraph:
         """What it runs."""
+        ...
+
+    def runs(self, planned: Choice) -> bool:
+        """Whether a choice came to the plan that runs."""
         ...
 
     def load(self, choice: Choice) -> Contender:
@@ -105,7 +113,7 @@ class ChallengerBuild:
 
         Raises:
             NotNowError: there was not enough of something for it, or it was forgotten.
-            UnbuiltError: it failed.
+            UnbuiltError: it failed, or came to the plan that runs.
         """
         if self._number is None:
             return True
@@ -119,6 +127,8 @@ class ChallengerBuild:
         if done.status != "pass":
             raise UnbuiltError(f"{done.status}: {done.detail}")
         self._number, self._choice = None, Choice.from_dict(done.result["choice"])
+        if self._entry.runs(self._choice):
+            raise UnbuiltError(SAME_PLAN)
         self.load_s = self._loading_s()
         return True
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.challenger_build import ChallengerBuild, UnbuiltError, challenger_job
+from mixbackend.compile.challenger_build import SAME_PLAN, ChallengerBuild, UnbuiltError, challenger_job
 from mixbackend.compile.placeholder_entry import PlaceholderEntry
 from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.compile.sized_graph import Row
@@ -30,8 +30,7 @@ from mixbackend.execute.bindings import BackgroundRebind
 from mixbackend.execute.cuda_graphs import device_of
 from mixbackend.execute.state_restore import Changes
 from mixbackend.host.undisturbed import undisturbed
-from mixbackend.plan.choice import Choice
-from mixbackend.plan.layout_choice import named_layout
+from mixbackend.plan.choice import DEFAULT, Choice
 from mixbackend.reporting import Event, GraphRecord
 from mixbackend.select.by_range import RangedDecisions
 from mixbackend.select.candidates import Content, content_of
@@ -117,6 +116,10 @@ class TriedEntry(PlaceholderEntry):
         constants = sum(value.nbytes for value in self._row.constants.values())
         return ChallengerBuild(self, challenger.choice, environment, name, number, constants)
 
+    def runs(self, planned: Choice) -> bool:
+        """Whether a choice came to the plan that runs."""
+        return _content(planned) == _content(self._champion.as_choice(DEFAULT))
+
     def load(self, choice: Choice) -> Contender:
         """Build a challenger from what is compiled, and compile the rest.
 
@@ -130,9 +133,9 @@ class TriedEntry(PlaceholderEntry):
         with self._changing, without_dispatch_modes(), undisturbed(), torch.no_grad():
             proposal = row.sized.proposal_for(Decision(choice), row.id_of(bucket), environment, regime)
             challenger = row.build(proposal, on_trial=True)
-            if _content(challenger) == _content(self._champion):
+            if self.runs(challenger.as_choice(DEFAULT)):
                 challenger.release()
-                raise UnbuiltError("it is the plan that runs")
+                raise UnbuiltError(SAME_PLAN)
             row.settle_watch()
             sizes = self._ranged.ends(row.sized.regime(bucket))
             elsewhere = worst_elsewhere(challenger, self._champion, sizes, environment.planner)
@@ -226,5 +229,6 @@ class TriedEntry(PlaceholderEntry):
         return replace(super().record(advice=advice), selection=self._live.selection.standing().to_dict())
 
 
-def _content(entry: ProgramEntry) -> Content:
-    return content_of(named_layout(entry.layout.record), entry.plan)
+def _content(planned: Choice) -> Content:
+    assert planned.plan is not None, "it was placed"
+    return content_of(planned.layout, planned.plan)
