@@ -85,8 +85,8 @@ class BackgroundConfig(FrozenModel):
     """Processor seconds that one process may have behind in all."""
 
     cores: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.1
-    """Share of the cores that is used behind at most, by all of its workers together; in `warm_up` half of them, if
-    that is more."""
+    """Share of the cores that is used behind at most, by all of its workers together, and half of what the process
+    itself leaves idle; in `warm_up` half of the cores, if that is more."""
 
     memory_gb: Positive | None = None
     """Memory that they may hold together; default, and at most, a quarter of what is free when they start."""

@@ -5,9 +5,11 @@ Input: times and figures as values; no clock is read here. Output: whether work 
 
 - Nothing is done for an entry before its calls came 20 times and took two seconds in sum.
 - What is done for an entry takes at most a quarter of what its calls took.
-- In a warm-up neither holds, and workers have half of the cores (``Limits.in_warm_up``).
 - All work together takes at most a share of the cores, earned second by second; half a processor second is kept for
   later at most, so that the share holds for any ten seconds, too.
+- Beside that, half of what the user's process leaves idle of its cores may be used. It is taken first, and entries do
+  not pay for it.
+- In a warm-up nothing is paid for, and workers have half of the cores (``Limits.in_warm_up``).
 - A process has so many processor seconds in all.
 
 Invariants: what was used counts even where it was not allowed (a worker is looked at every few hundredths of a
@@ -25,6 +27,7 @@ _KEPT_S = 0.5
 _LEAST_WORKER_BYTES = 512 * 1024 * 1024
 _SHARE_OF_MEMORY = 0.25
 _MOST_WORKERS = 8
+_SHARE_OF_IDLE = 0.5
 _SHARE_IN_WARM_UP = 0.5
 _COMPILER_BYTES = 1024 * 1024 * 1024
 """For one compiler beside others: pages that it shares with them count for each."""
@@ -89,9 +92,11 @@ class Limits:
     def compilers(self, worker_bytes: int) -> int:
         """How many kernels a worker with so much memory may compile at once.
 
-        Mostly one job is all there is, so it may have what all workers may; what it uses is counted in any case.
+        Mostly one job is all there is, so it may have what all workers may beside an idle process; what it uses is
+        counted in any case.
         """
-        return max(1, min(self.workers, worker_bytes // _COMPILER_BYTES))
+        at_once = min(_MOST_WORKERS, int(max(self.share, _SHARE_OF_IDLE) * self.cores))
+        return max(1, min(at_once, worker_bytes // _COMPILER_BYTES))
 
 
 class Account:
@@ -105,22 +110,31 @@ class Account:
     def __init__(self, limits: Limits, now: float) -> None:
         self.limits = limits
         self._at = now
-        self._kept = 0.0
+        self._kept = self._idle = 0.0
         self.used_s = 0.0
         self._used_for: dict[str, float] = {}
         self._allowed_for: dict[str, float] = {}
 
-    def pass_until(self, now: float) -> None:
-        """Earn what the time since the last call of this brings."""
-        earned = self.limits.share * self.limits.cores * max(0.0, now - self._at)
-        self._kept = min(_KEPT_S, self._kept + earned)
+    def pass_until(self, now: float, busy_s: float | None = None) -> None:
+        """Earn what the time since the last call of this brings.
+
+        Args:
+            now: a moment of the clock.
+            busy_s: processor seconds that the user's process has used since then; ``None`` where that is unknown.
+        """
+        passed = self.limits.cores * max(0.0, now - self._at)
+        idle = 0.0 if busy_s is None else max(0.0, passed - busy_s)
+        self._kept = min(_KEPT_S, self._kept + self.limits.share * passed)
+        self._idle = min(_KEPT_S, self._idle + _SHARE_OF_IDLE * idle)
         self._at = now
 
     def use(self, entry: str, seconds: float) -> None:
         """Count what a worker used for an entry."""
         self.used_s += seconds
-        self._kept -= seconds
-        self._used_for[entry] = self._used_for.get(entry, 0.0) + seconds
+        idle = min(seconds, max(0.0, self._idle)) if self._paid(entry) else seconds
+        self._idle -= idle
+        self._kept -= seconds - idle
+        self._used_for[entry] = self._used_for.get(entry, 0.0) + seconds - idle
 
     def allow(self, entry: str, seconds: float) -> None:
         """Let so many seconds in all be used for an entry; what was allowed is not taken back."""
@@ -131,10 +145,13 @@ class Account:
         """Whether nothing more will be earned."""
         return self.used_s >= self.limits.budget_s
 
-    def earned(self) -> bool:
-        """Whether all work together has something left now."""
-        return self._kept > 0 and not self.spent
+    def may_go_on(self, entry: str) -> bool:
+        """Whether something may be used for an entry now."""
+        return not self.spent and (self._idle > 0 or (self._kept > 0 and self._paid(entry)))
 
-    def allowed(self, entry: str) -> bool:
-        """Whether the calls of an entry have brought more than was used for it."""
+    def paid(self, entry: str) -> bool:
+        """Whether work for an entry waits for time to pass alone: its calls, or idle cores, have brought enough."""
+        return self._idle > 0 or self._paid(entry)
+
+    def _paid(self, entry: str) -> bool:
         return self._used_for.get(entry, 0.0) < self._allowed_for.get(entry, 0.0)

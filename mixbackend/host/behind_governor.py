@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from mixbackend.host.behind_process import WorkerProcess
 from mixbackend.host.behind_worker import take_low_priority
 from mixbackend.host.builder_lock import BuilderLock
 from mixbackend.host.free_memory import free_bytes
-from mixbackend.host.process_tree import Usage
+from mixbackend.host.process_tree import Usage, own_seconds
 
 LONGEST_JOB_S = 600.0
 """While it is not stopped."""
@@ -66,6 +67,7 @@ class Governor:
         lock: of the cache folder.
         start: starts a worker that may hold so many bytes, and compile so many kernels at once.
         free: memory that is free.
+        busy: processor seconds that the user's process has used; ``None`` where the system does not tell.
         clock: seconds.
     """
 
@@ -75,9 +77,11 @@ class Governor:
         lock: AnyLock,
         start: Callable[[int, int], AnyWorker],
         free: Callable[[], int] = free_bytes,
+        busy: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lock, self._start, self._free, self._clock = lock, start, free, clock
+        self._lock, self._start, self._free, self._busy, self._clock = lock, start, free, busy, clock
+        self._busy_s = busy()
         self._account = Account(limits, clock())
         self._waiting: deque[Order] = deque()
         self._running: list[_Running] = []
@@ -101,7 +105,7 @@ class Governor:
     def look(self) -> list[Answer]:
         """Count, answer, begin, stop and resume: what is to be told."""
         now, told = self._clock(), list[Answer]()
-        self._account.pass_until(now)
+        self._account.pass_until(now, self._busy_since())
         for item in list(self._running):
             told += self._count(item, now)
         blocked = self._begin(now, told)
@@ -123,6 +127,11 @@ class Governor:
         for item in self._running:
             item.worker.end()
         self._running.clear()
+
+    def _busy_since(self) -> float | None:
+        """What the user's process has used since this was last asked."""
+        before, self._busy_s = self._busy_s, self._busy()
+        return None if before is None or self._busy_s is None else self._busy_s - before
 
     def _count(self, item: _Running, now: float) -> list[Answer]:
         """What a worker used since it was last looked at; its answer, if there is one."""
@@ -199,11 +208,11 @@ class Governor:
 
     def _unpaid(self) -> str:
         orders = [item.order for item in self._running if item.order is not None]
-        return UNPAID if orders and not any(self._account.allowed(order.entry) for order in orders) else ""
+        return UNPAID if orders and not any(self._account.paid(order.entry) for order in orders) else ""
 
     def _hold(self, item: _Running) -> None:
         """Stop a worker that may not go on, and let the others."""
-        if item.order is None or (self._account.earned() and self._account.allowed(item.order.entry)):
+        if item.order is None or self._account.may_go_on(item.order.entry):
             self._resume(item)
         elif not item.stopped:
             item.worker.pause()
@@ -232,7 +241,8 @@ def main() -> None:
                 for line in lines:
                     message = json.loads(line)
                     if governor is None:
-                        governor = Governor(Limits(**message["limits"]), BuilderLock(Path(message["lock"])), _start)
+                        limits, lock = Limits(**message["limits"]), BuilderLock(Path(message["lock"]))
+                        governor = Governor(limits, lock, _start, busy=partial(own_seconds, parent))
                     else:
                         governor.hear(message)
             if governor is not None:

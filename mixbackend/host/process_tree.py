@@ -37,15 +37,28 @@ def usage(process: int) -> Usage:
     while waiting:
         number = waiting.pop()
         try:
-            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            times = _times(number)
             held += int(Path(f"/proc/{number}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, IndexError):
             continue
         told = True
-        # utime, stime, and both of the children that were waited for: fields 14 to 17 of proc(5).
-        seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        seconds += sum(times)
         waiting += _children(number)
     return Usage(seconds, held, told)
+
+
+def own_seconds(process: int) -> float | None:
+    """Processor seconds that a process itself has used; ``None`` where the system does not tell."""
+    try:
+        return sum(_times(process)[:2])
+    except (OSError, ValueError):
+        return None
+
+
+def _times(process: int) -> tuple[float, ...]:
+    """Seconds in user and system mode, and both of the children that were waited for: fields 14 to 17 of proc(5)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return tuple(int(field) / os.sysconf("SC_CLK_TCK") for field in fields[11:15])
 
 
 def _children(process: int) -> list[int]:

@@ -83,9 +83,11 @@ class Lock:
 
 
 class Scene:
-    """A governor with workers that need so many seconds a job, on so many cores."""
+    """A governor with workers that need so many seconds a job, on so many cores; a process keeps some of them busy."""
 
-    def __init__(self, limits: Limits, needs_s: float, free: int = 16 * GIB, **worker: Any) -> None:
+    def __init__(
+        self, limits: Limits, needs_s: float, free: int = 16 * GIB, busy: float | None = None, **worker: Any
+    ) -> None:
         self.clock, self.lock = Clock(), Lock()
         self.workers: list[Worker] = []
         self.bytes: list[int] = []
@@ -97,7 +99,10 @@ class Scene:
             self.workers.append(Worker(self.clock, needs_s, **worker))
             return self.workers[-1]
 
-        self.governor = Governor(limits, self.lock, start, lambda: free, self.clock)
+        def used_so_far() -> float | None:
+            return None if busy is None else busy * self.clock.now
+
+        self.governor = Governor(limits, self.lock, start, lambda: free, used_so_far, self.clock)
         self.told: list[Answer] = []
 
     def order(self, job: int, entry: str = "graph", allowance_s: float = 1e9) -> None:
@@ -171,6 +176,22 @@ def test_an_entry_gets_no_more_than_a_quarter_of_its_calls() -> None:
     scene.governor.hear({"allow": "graph", "seconds": Figures(200, 20.0).allowance_s})
     scene.run(30)
     assert scene.answers == {1: "pass"} and scene.states[-1] == ""
+
+
+@pytest.mark.parametrize(("busy", "allowance_s", "most_s"), [(2.0, 0.0, 0.0), (2.0, 1e9, 12.0), (1.0, 0.0, 30.0)])
+def test_half_of_what_the_process_leaves_idle_is_free(busy: float, allowance_s: float, most_s: float) -> None:
+    scene = Scene(TEN_PERCENT, needs_s=1e9, busy=busy)
+    scene.order(1, allowance_s=allowance_s)
+    scene.run(60)
+    assert most_s - 2 * TICK_S <= scene.used_s <= most_s + 0.5 + 2 * TICK_S
+    assert (scene.states[-1:] == [UNPAID]) is (most_s == 0.0)
+
+
+def test_an_idle_process_uses_up_its_seconds_too() -> None:
+    scene = Scene(TEN_PERCENT, needs_s=1e9, busy=0.0)
+    scene.order(1, allowance_s=0.0)
+    scene.run(200)
+    assert scene.answers == {1: "budget"} and scene.used_s <= 120.0 + 2 * TICK_S
 
 
 def test_the_process_has_so_many_seconds_in_all() -> None:
@@ -255,9 +276,9 @@ def test_used_seconds_are_earned_back_first() -> None:
     account.allow("graph", 100.0)
     account.use("graph", 1.0)
     account.pass_until(4.9)
-    assert not account.earned()
+    assert not account.may_go_on("graph") and account.paid("graph")
     account.pass_until(5.1)
-    assert account.earned() and account.allowed("graph") and not account.allowed("other")
+    assert account.may_go_on("graph") and not account.paid("other") and not account.may_go_on("other")
 
 
 def test_free_memory_is_what_the_control_group_leaves(tmp_path: Path) -> None:

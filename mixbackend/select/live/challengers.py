@@ -78,8 +78,10 @@ class Challenger:
 
 
 def worth_trying(challengers: Sequence[Challenger], champion_s: float) -> tuple[Challenger, ...]:
-    """Those that may be faster than a champion that takes so long, in the order of the module's docstring; where no gain
-    is expected, the cheapest build first."""
+    """Those that may be faster than a champion that takes so long, in the order of the module's docstring.
+
+    Where no gain is expected the cheapest build comes first.
+    """
 
     def order(item: Challenger) -> tuple[float, float, float]:
         return -item.gain_s(champion_s) / max(item.build_s, LEAST_BUILD_S), item.build_s, item.estimated_s

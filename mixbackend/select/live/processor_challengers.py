@@ -4,10 +4,10 @@ Place: below ``compile.first_calls``. Input: a graph as it was placed by estimat
 others, and ``Challenger`` values, in any order; nothing is planned for them yet.
 Method: the plan's own search says what each backend would take alone. In inference, estimates of the backends that the
 plan uses are right to about a tenth where a machine was calibrated, which is as much as a mixture gathers from its
-parts; a library with a pool of threads of its own runs graphs its own way, and all its estimates err together. Rates of a
-shipped table are right to the error that they state. In training, libraries pack live weights in every call and read
-transposed ones, and estimates were seen to be off by two: mixtures without those that own most of the plan are tried as
-well.
+parts; a library with a pool of threads of its own runs graphs its own way, and all its estimates err together. Rates
+of a shipped table are right to the error that they state. In training, libraries pack live weights in every call and
+read transposed ones, and estimates were seen to be off by two: mixtures without those that own most of the plan are
+tried as well.
 Units: seconds.
 """
 
