@@ -47,15 +47,15 @@ def requests_for(case: Case, options: SuiteOptions, peers: Sequence[str] = ()) -
         memory = int(options.memory_gb * 1e9)
         return Request("speed", case.model, case.phase, backend, configuration, memory_bytes=memory)
 
-    everybody = {
+    requests = {
         "eager": request(PLAIN, {}),
         "inductor": request("inductor", {}),
         THE_MIXTURE: request(MIXTURE, options.configuration),
     }
     for name in single_backends(options.configuration):
         alone = {**options.configuration, "backends": [name, registry.FALLBACK]}
-        everybody[f"{SINGLE}{name}"] = request(MIXTURE, alone)
-    return {name: item for name, item in everybody.items() if not peers or name in (*peers, "eager", THE_MIXTURE)}
+        requests[f"{SINGLE}{name}"] = request(MIXTURE, alone)
+    return {name: item for name, item in requests.items() if not peers or name in (*peers, "eager", THE_MIXTURE)}
 
 
 def time_case(

@@ -22,7 +22,7 @@ from threading import Lock
 
 import torch
 
-from mixbackend.contracts.torch_compat.memory import held_by_nobody_else
+from mixbackend.contracts.torch_compat.memory import is_sole_holder
 
 LARGEST_KEPT_BYTES = 32 << 20
 """Pieces up to this size glibc keeps when it is told so, and no larger ones."""
@@ -75,7 +75,7 @@ class KeptMemory:
         """A piece of exactly so many bytes, which is in use for as long as anything else holds it."""
         with self._lock:
             fitting = (piece for piece in reversed(self._pieces) if _bytes_of(piece) == size)
-            found = next(filter(held_by_nobody_else, fitting), None)
+            found = next(filter(is_sole_holder, fitting), None)
             # Older ones are dropped before it is made, if it needs their room.
             self._pieces = _newest([piece for piece in self._pieces if piece is not found], self._most - size)
             taken = self._new_piece(size) if found is None else found
@@ -87,7 +87,7 @@ class KeptMemory:
     def forget_unused(self) -> None:
         """Keep what is in use."""
         with self._lock:
-            self._pieces = [piece for piece in self._pieces if not held_by_nobody_else(piece)]
+            self._pieces = [piece for piece in self._pieces if not is_sole_holder(piece)]
 
     def hold(self) -> None:
         """No thread can take a piece until ``let_go``."""

@@ -317,7 +317,7 @@ def cache_export(
 def cache_import(
     source: Annotated[str, typer.Argument(help="File or fsspec URL of such an archive.")],
     trust: Annotated[
-        bool, typer.Option("--trust", help="Take compiled regions from a URL: only you know who can write there.")
+        bool, typer.Option("--trust", help="Take compiled regions from a URL: its writers can run code here.")
     ] = False,
     config: CacheOf = None,
     dir: CacheFolder = None,

@@ -1006,16 +1006,16 @@ def test_storage_users() -> None:
     assert compat.storage_users(value) == 1
 
 
-def test_held_by_nobody_else() -> None:
+def test_is_sole_holder() -> None:
     value = torch.randn(3)
-    assert all(compat.held_by_nobody_else(value) for _ in range(2)), "asking leaves nothing behind"
+    assert all(compat.is_sole_holder(value) for _ in range(2)), "asking leaves nothing behind"
     for hold in (torch.Tensor.detach, torch.Tensor.untyped_storage, torch.Tensor.numpy):
         holder = hold(value)
-        assert not compat.held_by_nobody_else(value)
+        assert not compat.is_sole_holder(value)
         del holder
-        assert compat.held_by_nobody_else(value)
+        assert compat.is_sole_holder(value)
     value.share_memory_()
-    assert not compat.held_by_nobody_else(value), "another process may"
+    assert not compat.is_sole_holder(value), "another process may"
 
 
 # --- whole -----------------------------------------------------------------------------------------------------------

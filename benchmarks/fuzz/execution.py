@@ -160,7 +160,7 @@ def _one_call(
 
 def _outputs(prefix: str, outputs: list[torch.Tensor], known: dict[str, torch.Tensor], seen: Observation) -> None:
     """Facts about outputs."""
-    everyone = [*known.items(), *((f"output {place}", item) for place, item in enumerate(outputs))]
+    named = [*known.items(), *((f"output {place}", item) for place, item in enumerate(outputs))]
     for place, item in enumerate(outputs):
         label = f"output {place}"
         seen.facts[f"{prefix}form of {label}"] = f"{item.dtype} {list(item.shape)} gradient {item.requires_grad}"
@@ -168,7 +168,7 @@ def _outputs(prefix: str, outputs: list[torch.Tensor], known: dict[str, torch.Te
             steps = [step if size > 1 else None for size, step in zip(item.shape, item.stride(), strict=True)]
             seen.facts[f"{prefix}strides of {label}"] = str(steps)
             memory = storage_key(item)
-            group = [(name, other) for name, other in everyone if other.numel() and storage_key(other) == memory]
+            group = [(name, other) for name, other in named if other.numel() and storage_key(other) == memory]
             names = [f"{name}{' itself' if other is item else ''}" for name, other in group if name != label]
             # Where memory begins cannot be seen if no tensor has its first number.
             first = item.storage_offset() - min(other.storage_offset() for _, other in group)

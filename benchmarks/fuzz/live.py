@@ -53,7 +53,7 @@ def opened() -> Iterator[None]:
             (processor_challengers, "LEAST_S", 0.0),
             (duel, "decide", _decide),
             (Arbiter, "may", lambda *_: True),
-            (SessionCosts, "comparable", _everybody),
+            (SessionCosts, "comparable", _all_comparable),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
         yield
@@ -66,5 +66,5 @@ def _decide(rounds: Sequence[Round]) -> Outcome:
     return Outcome(Verdict.FASTER if int(ratio * 1e6) % 2 else Verdict.SLOWER, len(rounds), ratio)
 
 
-def _everybody(costs: SessionCosts, _: OpGraph) -> frozenset[str]:
+def _all_comparable(costs: SessionCosts, _: OpGraph) -> frozenset[str]:
     return frozenset(item.name for item in costs.backends if not item.traits().reference)

@@ -13,7 +13,7 @@ SETTINGS = ("default", "codegen", "mixture", "live")
 _PARTS = ("a", "b", "c", "d", "e", "f-g", "h-k", "l", "m", "n-o", "p", "q-r", "s", "t", "u", "v-w", "x-z", "_")
 _QUICK = ("codegen", "onednn", "onnxruntime", "eager")
 """Backends that compile fast; inductor's compilations are half of a live program's time."""
-_EVERYBODY = 0.25
+_SHARE_WITH_ALL = 0.25
 """Share of live programs in which all backends are tried."""
 _MEMBERS = ("codegen", "codegen", "codegen", "onnxruntime", "onednn", "eager", "eager")
 
@@ -30,7 +30,7 @@ def configuration(setting: str, seed: int) -> dict[str, Any]:
         case "default":
             return {}
         case "live":
-            few = {} if source.random() < _EVERYBODY else {"backends": list(_QUICK)}
+            few = {} if source.random() < _SHARE_WITH_ALL else {"backends": list(_QUICK)}
             return {"background": "off", **few}
         case "codegen":
             wish = {"match": {}, "prefer": "codegen", "factor": 1e-4}

@@ -94,7 +94,7 @@ from mixbackend.contracts.torch_compat.late_modes import fresh_fake_mode
 from mixbackend.contracts.torch_compat.logs import log_code, trace_artifact
 from mixbackend.contracts.torch_compat.memory import (
     copies_of,
-    held_by_nobody_else,
+    is_sole_holder,
     native_tensor_accessors,
     set_versions,
     storage_key,
@@ -224,7 +224,6 @@ __all__ = [
     "guards_counted",
     "guards_suppressed",
     "has_fast_bfloat16",
-    "held_by_nobody_else",
     "in_compile_process",
     "inductor_attends_on_processor",
     "inductor_compile",
@@ -244,6 +243,7 @@ __all__ = [
     "is_higher_order",
     "is_mutating",
     "is_operator",
+    "is_sole_holder",
     "is_static_input",
     "is_tangent",
     "join_bisection",

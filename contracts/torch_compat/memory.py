@@ -100,7 +100,7 @@ def storage_users(tensor: torch.Tensor) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata)) - 1
 
 
-def held_by_nobody_else(tensor: torch.Tensor) -> bool:
+def is_sole_holder(tensor: torch.Tensor) -> bool:
     """Whether no other tensor, storage, array or process holds the tensor's memory."""
     return not tensor.is_shared() and _holders(tensor) == _holders_of_a_new_tensor()
 

@@ -183,7 +183,7 @@ def _source(source: str) -> Iterator[tuple[IO[bytes], str]]:
             while piece := remote.read(1 << 22):
                 copy.write(piece)
         copy.seek(0)
-        yield copy, "may hold native code, and nobody knows who can write to a URL (--trust takes your word)"
+        yield copy, "may hold native code, and the writers of a URL are unknown (--trust takes your word)"
 
 
 def _system(url: str) -> tuple[AbstractFileSystem, str]:

@@ -142,7 +142,7 @@ class TriedEntry(PlaceholderEntry):
             self._challenger = challenger
             if self._released:
                 challenger.release()
-                raise UnbuiltError("nobody calls the graph any more")
+                raise UnbuiltError("the graph was released")
         return self._contender(challenger, elsewhere)
 
     def _contender(self, entry: ProgramEntry, elsewhere: float = 1.0) -> Contender:

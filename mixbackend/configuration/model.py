@@ -155,7 +155,7 @@ class Config(FrozenModel):
     weights: Literal["auto", "live", "frozen"] = "auto"
     """How regions take weights. `live` passes them at every call, so that every update is seen. `auto` makes them
     constants of the compiled code in inference (packed, folded, converted once), watches them for changes, and goes
-    back to `live` where they change often. `frozen` is your word that nobody edits them unseen (through `.data`, a
+    back to `live` where they change often. `frozen` is your word that nothing edits them unseen (through `.data`, a
     numpy alias): their content is not looked at, and the model's own copies move into a file of the cache folder, so
     that memory holds weights once."""
 

@@ -175,7 +175,7 @@ class Background:
             if found is not None:
                 self._answers.remove(found)
             elif not self._knows(number):
-                return Done(number, "crash", "nobody does it any more")
+                return Done(number, "crash", "the job was dropped")
             return found
         finally:
             self._guard.release()

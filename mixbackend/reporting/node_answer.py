@@ -211,5 +211,5 @@ def _reason(option: NodeOption) -> str:
 
 def refused_text(refusal: Refusal, backend: str) -> str:
     """A refusal in words; the backend that refused is named if it is another one."""
-    who = "refuses" if refusal.backend == backend else f"{refusal.backend} refuses what would be left of its region"
-    return f"{who}: {refusal.code}" + (f", {refusal.detail}" if refusal.detail else "")
+    subject = "refuses" if refusal.backend == backend else f"{refusal.backend} refuses what would be left of its region"
+    return f"{subject}: {refusal.code}" + (f", {refusal.detail}" if refusal.detail else "")

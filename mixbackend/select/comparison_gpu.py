@@ -30,7 +30,7 @@ from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.gpu_block import STEADY_CALLS, seconds_in_block
 from mixbackend.select.gpu_memory import why_too_large
-from mixbackend.select.rivals import EVERYONE, alone, other_plans, without_owners
+from mixbackend.select.rivals import EVERY_BACKEND, alone, other_plans, without_owners
 from mixbackend.select.runnable import Runnable
 
 LEAST_S = 5e-5
@@ -87,7 +87,7 @@ class GpuHarness:
         )
         # A single backend's own plan is the one that is there.
         names = [name for _, name in near if name in usable and {name} != owners][:MOST_ALONE]
-        mixtures = (EVERYONE, *without_owners(baseline, planner))
+        mixtures = (EVERY_BACKEND, *without_owners(baseline, planner))
         mixed = other_plans(baseline, planner, mixtures, frozenset(names), limit)
         return (*(Choice(single=name) for name in names), *mixed[:MOST_MIXTURES])
 

@@ -15,7 +15,7 @@ from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.runnable import Runnable
 
-EVERYONE = Choice(every=True)
+EVERY_BACKEND = Choice(every=True)
 """The mixture of all backends that save anything, those included that save less than estimates are good for."""
 LEAST_SHARE = 0.1
 """Of the plan's estimate, for a mixture without its owner to be another plan."""

@@ -77,7 +77,7 @@ def read(key: str, file: BinaryIO) -> Entry | str:
     if _digest(key, label_bytes, content) != digest:
         return "does not have the bytes that were written"
     label = read_label(header + label_bytes)
-    return "does not say who made it" if label is None else Entry(content, label)
+    return "does not say what made it" if label is None else Entry(content, label)
 
 
 def read_label(data: bytes) -> Label | None:

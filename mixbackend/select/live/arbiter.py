@@ -50,9 +50,9 @@ class Arbiter:
         with self._lock:
             self._forget_those_that_left()
             self._asked[entry] = _Asked(seconds, now + max(STALE_S, _STALE_CALLS * call_s))
-            self._asked = {who: asked for who, asked in self._asked.items() if asked.until >= now}
+            self._asked = {asker: asked for asker, asked in self._asked.items() if asked.until >= now}
             if self._holder not in self._asked:
-                self._holder = max(self._asked, key=lambda who: self._asked[who].seconds)
+                self._holder = max(self._asked, key=lambda asker: self._asked[asker].seconds)
             return self._holder == entry
 
     def leave(self, entry: int) -> None:

@@ -19,7 +19,7 @@ from mixbackend.execute.state_restore import Changes, may_repeat, why_not_repeat
 from mixbackend.plan.planner import Planner
 from mixbackend.select.gpu_memory import why_too_large
 from mixbackend.select.live.challengers import Challenger, build_s, nearest, single, worth_trying
-from mixbackend.select.rivals import EVERYONE, alone, without_owners
+from mixbackend.select.rivals import EVERY_BACKEND, alone, without_owners
 from mixbackend.select.runnable import Runnable
 
 LEAST_S = 5e-5
@@ -60,7 +60,7 @@ def gpu_challengers(baseline: Runnable, planner: Planner) -> tuple[Challenger, .
         if name in usable and {name} != owners
     ]
     near = nearest(worth_trying(singles, plan.estimated_s), MOST_ALONE)
-    mixtures = (EVERYONE, *without_owners(baseline, planner))[:MOST_MIXTURES]
+    mixtures = (EVERY_BACKEND, *without_owners(baseline, planner))[:MOST_MIXTURES]
     seconds = build_s(planner, graph, tuple(usable))
     return (*near, *(Challenger(choice, plan.estimated_s, NEAR, seconds) for choice in mixtures))
 

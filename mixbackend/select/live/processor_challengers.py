@@ -25,7 +25,7 @@ from mixbackend.host.processes import memory_bytes
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.planner import Planner
 from mixbackend.select.live.challengers import Challenger, build_s, nearest, single
-from mixbackend.select.rivals import EVERYONE, alone, without_owners
+from mixbackend.select.rivals import EVERY_BACKEND, alone, without_owners
 from mixbackend.select.runnable import Runnable
 
 LEAST_S = 2e-4
@@ -79,10 +79,10 @@ def processor_challengers(baseline: Runnable, planner: Planner) -> tuple[Challen
     ]
     if not singles:
         return ()
-    mixtures: tuple[Choice, ...] = (EVERYONE,)
+    mixtures: tuple[Choice, ...] = (EVERY_BACKEND,)
     if training:
         singles = list(nearest(singles, MOST_ALONE))
-        mixtures = (EVERYONE, *without_owners(baseline, planner))[:MOST_MIXTURES]
+        mixtures = (EVERY_BACKEND, *without_owners(baseline, planner))[:MOST_MIXTURES]
     able = tuple(item.name for item in planner.backends if not item.traits().reference)
     error, seconds = NEAR_TRAINING if training else NEAR, build_s(planner, graph, able)
     return (*singles, *(Challenger(choice, plan.estimated_s, error, seconds) for choice in mixtures))

@@ -10,7 +10,7 @@ from mixbackend.contracts import Plan, PlannedRegion, Traits
 from mixbackend.plan.choice import Choice
 from mixbackend.select.comparison import simplest_first
 from mixbackend.select.decision import Trial
-from mixbackend.select.rivals import EVERYONE, alone, other_plans
+from mixbackend.select.rivals import EVERY_BACKEND, alone, other_plans
 
 
 def test_a_rival_counts_in_the_layout_that_suits_it():
@@ -28,9 +28,9 @@ def test_the_mixture_of_all_that_save_anything_is_a_rival_where_it_is_another_pl
     def found(other, tried=frozenset()):
         names = [SimpleNamespace(name=name, traits=Traits) for name in ("a", "b")]
         planner = SimpleNamespace(backends=names, place=lambda graph, choice: other)
-        return other_plans(SimpleNamespace(graph=None, plan=plan("a", "a")), planner, [EVERYONE], tried)
+        return other_plans(SimpleNamespace(graph=None, plan=plan("a", "a")), planner, [EVERY_BACKEND], tried)
 
-    assert found(plan("a", "b")) == (EVERYONE,)
+    assert found(plan("a", "b")) == (EVERY_BACKEND,)
     assert found(plan("a", "a")) == ()
     assert found(plan("b", "b"), frozenset({"b"})) == (), "b alone is tried already"
 
@@ -46,6 +46,6 @@ def test_the_mixture_of_all_that_save_anything_is_a_rival_where_it_is_another_pl
 def test_among_equals_one_backend_alone_wins_and_of_those_the_one_with_the_least_estimate(owners, order):
     regions = tuple(PlannedRegion(f"r{i}", owner, (f"n{i}",), estimated_s=1.0) for i, owner in enumerate(owners))
     plan = Plan("g", "inference", False, regions) if owners else None
-    choices = {EVERYONE: 0.5, Choice(single="c"): 3.0, Choice(): 1.0, Choice(single="b"): 2.0}
+    choices = {EVERY_BACKEND: 0.5, Choice(single="c"): 3.0, Choice(): 1.0, Choice(single="b"): 2.0}
     trials = [Trial(choice, estimated_s, "measured", rounds_s=(1.0,)) for choice, estimated_s in choices.items()]
     assert [str(trial.choice) for trial in simplest_first(trials, plan)] == order
