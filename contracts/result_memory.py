@@ -26,7 +26,7 @@ from mixbackend.contracts.torch_compat.memory import is_sole_holder
 
 LARGEST_KEPT_BYTES = 32 << 20
 """Pieces up to this size glibc keeps when it is told so, and no larger ones."""
-MOST_UNUSED_BYTES = 1 << 30
+MOST_KEPT_BYTES = 1 << 30
 """Bytes of memory that are kept, in use or not; what is dropped beyond them is the system's again."""
 
 
@@ -106,7 +106,7 @@ class KeptMemory:
         return fresh
 
 
-_KEPT = KeptMemory(MOST_UNUSED_BYTES, system_advice())
+_KEPT = KeptMemory(MOST_KEPT_BYTES, system_advice())
 
 if hasattr(os, "register_at_fork"):
     # The child finds the lock free, and what it guards whole.

@@ -16,7 +16,7 @@ import ctypes
 import os
 from collections.abc import Mapping
 
-from mixbackend.contracts.result_memory import LARGEST_KEPT_BYTES, MOST_UNUSED_BYTES, forget_unused_results
+from mixbackend.contracts.result_memory import LARGEST_KEPT_BYTES, MOST_KEPT_BYTES, forget_unused_results
 from mixbackend.host.process_facts import on_reset, process_fact
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
@@ -47,7 +47,7 @@ def keep_freed_memory() -> bool:
         if not hasattr(library, "gnu_get_libc_version"):
             return False
         taken = library.mallopt(_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
-        return bool(taken and library.mallopt(_TRIM_THRESHOLD, MOST_UNUSED_BYTES))
+        return bool(taken and library.mallopt(_TRIM_THRESHOLD, MOST_KEPT_BYTES))
     except (OSError, AttributeError, TypeError):
         return False
 
