@@ -61,6 +61,8 @@ _MEASURES: Mapping[str, bool] = {
 }
 """Modes of torch.compile, and whether candidates are measured in them."""
 
+_PAUSE_S = 0.1
+"""Between calls of a warm-up, at most, while something compiles behind them: calls would take the cores from it."""
 _MODES_WITH_GRAPHS = frozenset({"reduce-overhead", "max-autotune"})
 """Modes in which what runs on a GPU is recorded into CUDA graphs."""
 
@@ -223,10 +225,11 @@ class Mixture:
         return all(quiet) and all(graph.settled for graph in self._graphs)
 
     def warm_up(self, call: Callable[[], object], longest_s: float = 60.0) -> bool:
-        """Call until every graph runs what is fastest here, or the time is over; then ``stop_trying``.
+        """Call until every graph runs what is fastest here, or the time is over; the last one ends by ``stop_trying``.
 
         For what happens before users come: these calls may be trying altogether (in others it is 5% of their time), and
-        workers may have half of the cores meanwhile. ``background.budget_s`` holds.
+        workers may have half of the cores meanwhile. While they compile, calls leave pauses. ``background.budget_s``
+        holds.
 
         Args:
             call: one call of what was compiled, or several that belong together, with inputs like those to come. The
@@ -243,11 +246,12 @@ class Mixture:
         try:
             with self._warm_up.opened():
                 call()
-                while not self.settled() and time.monotonic() < end:
+                while not self.settled(_PAUSE_S) and time.monotonic() < end:
                     call()
             return self.settled()
         finally:
-            self.stop_trying()
+            if not self._warm_up.goes_on:
+                self.stop_trying()
 
     def stop_trying(self) -> None:
         """Let every graph that was compiled so far run as it runs now: nothing is tried in calls or compiled behind.

@@ -31,3 +31,19 @@ def test_a_warm_up_that_is_over_leaves_what_runs(sleeper: Any, make_mixture: Any
     compiled(X)
     (graph,) = mixture.report().graphs
     assert {region.backend for region in graph.plan.regions} == {"slow"} and mixture.settled()
+
+
+@torch.no_grad()
+def test_of_two_warm_ups_the_last_one_stops_trying(sleeper: Any, make_mixture: Any) -> None:
+    mixture = make_mixture(sleeper("slow", 0.01), sleeper("quick", 0.0))
+    compiled = torch.compile(lambda x: (x.exp() + 1.0).relu(), backend=mixture, dynamic=False)
+    within = [0.0]
+
+    def call() -> None:
+        compiled(X)
+        if within:
+            mixture.warm_up(lambda: compiled(X), longest_s=within.pop())
+
+    assert mixture.warm_up(call)
+    (graph,) = mixture.report().graphs
+    assert {region.backend for region in graph.plan.regions} == {"quick"} and mixture.settled()
