@@ -65,10 +65,12 @@ class Challenger:
 
     def gain_s(self, champion_s: float) -> float:
         """Expected saving of a call, at least 0: the call's logarithm is taken as uniform between least and most."""
-        least, most, width = self.least_s, self.most_s, 2 * math.log(self.error)
-        if width == 0.0 or champion_s <= least:
-            return max(champion_s - self.estimated_s, 0.0) if width == 0.0 else 0.0
-        reached = min(champion_s, most)
+        least, width = self.least_s, 2 * math.log(self.error)
+        if champion_s <= least:
+            return 0.0
+        if least == 0.0 or width == 0.0:
+            return champion_s - self.estimated_s
+        reached = min(champion_s, self.most_s)
         return (champion_s * math.log(reached / least) - (reached - least)) / width
 
     @property

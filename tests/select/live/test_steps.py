@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -88,6 +89,7 @@ def test_the_expected_gain_is_the_mean_over_what_a_call_may_take() -> None:
         for estimated_s in (0.3, 0.9, 1.1, 2.0):
             mean = (1.0 - estimated_s * error**draws).clamp(min=0.0).mean().item()
             assert challenger("any", estimated_s, error=error).gain_s(1.0) == pytest.approx(mean, abs=1e-5)
+    assert challenger("free", 0.0).gain_s(1.0) == 1.0 and challenger("never", math.inf).gain_s(1.0) == 0.0
 
 
 def test_facts_of_the_process_are_forgotten_by_tests() -> None:
