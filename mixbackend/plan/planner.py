@@ -205,15 +205,16 @@ class Planner:
             bounded=bounded,
         )
 
-    def comparable(self, graph: OpGraph) -> frozenset[str]:
-        """Backends with estimates that can be held against one another; see ``SessionCosts.comparable``."""
-        if self.stored is None or graph.device_type != "cpu":  # elsewhere pricing is what first calls do anyway
-            return self.costs.comparable(graph)
-        known = (self.stored.read(graph, "comparable") or {}).get("backends")
-        if isinstance(known, list) and all(isinstance(name, str) for name in known):
-            return frozenset(known)
-        found = self.costs.comparable(graph)
-        self.stored.keep(graph, "comparable", {"backends": sorted(found)})
+    def comparable(self, graph: OpGraph) -> Mapping[str, float]:
+        """Backends with estimates that can be held against one another (``SessionCosts.comparable``), with the relative
+        errors that their rates state (``SessionCosts.error``)."""
+        stored = self.stored if graph.device_type == "cpu" else None  # elsewhere pricing is what first calls do anyway
+        known = None if stored is None else (stored.read(graph, "comparable") or {}).get("errors")
+        if isinstance(known, dict) and all(isinstance(error, float) for error in known.values()):
+            return known
+        found = {name: self.costs.error(graph, (name,)) for name in sorted(self.costs.comparable(graph))}
+        if stored is not None:
+            stored.keep(graph, "comparable", {"errors": found})
         return found
 
     def op_seconds(self, graph: OpGraph, backend: str, node: str) -> float:

@@ -68,6 +68,18 @@ def test_a_later_process_takes_the_very_plan(another: Open, searched: list[str])
     assert len(searched) == 1
 
 
+def test_a_later_process_prices_nothing_to_know_what_is_comparable(
+    another: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = costs_module.SessionCosts
+    monkeypatch.setattr(sessions, "comparable", lambda *_: frozenset({"codegen", "eager"}))
+    monkeypatch.setattr(sessions, "error", lambda _, graph, names: {"codegen": 0.3, "eager": 0.0}[names[0]])
+    assert another().planner.comparable(traced()) == {"codegen": 0.3, "eager": 0.0}
+    for asked in ("comparable", "error", "running"):
+        monkeypatch.setattr(sessions, asked, lambda *_: pytest.fail("it was asked again"))
+    assert another().planner.comparable(traced()) == {"codegen": 0.3, "eager": 0.0}
+
+
 def test_repairs_are_searched_for(another: Open, searched: list[str]) -> None:
     planner, graph = another().planner, traced()
     plan = planner.place(graph)

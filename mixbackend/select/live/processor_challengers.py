@@ -73,7 +73,7 @@ def processor_challengers(baseline: Runnable, planner: Planner) -> tuple[Challen
     reference = next(item.name for item in planner.backends if item.traits().reference)
     known, owners = planner.comparable(graph), {region.backend for region in plan.regions}
     singles = [
-        single(planner, graph, name, seconds, _error(name, plan, graph, planner))
+        single(planner, graph, name, seconds, max(_near(name, plan, graph, planner), 1.0 + known[name]))
         for name, seconds in alone(baseline.layout.other, plan).items()
         if name in known and {name} != owners and (name != reference or seconds <= NEAR_QUICK * plan.estimated_s)
     ]
@@ -86,10 +86,6 @@ def processor_challengers(baseline: Runnable, planner: Planner) -> tuple[Challen
     able = tuple(item.name for item in planner.backends if not item.traits().reference)
     error, seconds = NEAR_TRAINING if training else NEAR, build_s(planner, graph, able)
     return (*singles, *(Challenger(choice, plan.estimated_s, error, seconds) for choice in mixtures))
-
-
-def _error(name: str, plan: Plan, graph: OpGraph, planner: Planner) -> float:
-    return max(_near(name, plan, graph, planner), 1.0 + planner.costs.error(graph, (name,)))
 
 
 def _near(name: str, plan: Plan, graph: OpGraph, planner: Planner) -> float:

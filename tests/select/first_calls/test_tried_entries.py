@@ -316,10 +316,9 @@ def challengers(
         for name in (*alone_s, "eager")
     }
     planner: Any = SimpleNamespace(
-        comparable=lambda graph: set(alone_s),
+        comparable=lambda graph: dict.fromkeys(alone_s, stated),
         backends=tuple(backends.values()),
         backend=backends.__getitem__,
-        costs=SimpleNamespace(error=lambda graph, names: stated),
     )
     graph = SimpleNamespace(placed_nodes=[None], device_type=device_type, phase=phase)
     home: Any = SimpleNamespace(plan=plan, graph=graph, layout=SimpleNamespace(other=None))
