@@ -27,8 +27,8 @@ _KEPT_S = 0.5
 _LEAST_WORKER_BYTES = 512 * 1024 * 1024
 _SHARE_OF_MEMORY = 0.25
 _MOST_WORKERS = 8
-_SHARE_OF_IDLE = 0.5
-_SHARE_IN_WARM_UP = 0.5
+_SHARE_UNATTENDED = 0.5
+"""Of cores that no call waits for: those that the process leaves idle, and all of them in a warm-up."""
 _COMPILER_BYTES = 1024 * 1024 * 1024
 """For one compiler beside others: pages that it shares with them count for each."""
 
@@ -75,7 +75,7 @@ class Limits:
     @property
     def in_warm_up(self) -> Limits:
         """What it may have while the user does not wait for its calls."""
-        return replace(self, share=max(self.share, _SHARE_IN_WARM_UP))
+        return replace(self, share=max(self.share, _SHARE_UNATTENDED))
 
     @property
     def workers(self) -> int:
@@ -92,11 +92,10 @@ class Limits:
     def compilers(self, worker_bytes: int) -> int:
         """How many kernels a worker with so much memory may compile at once.
 
-        Mostly one job is all there is, so it may have what all workers may beside an idle process; what it uses is
-        counted in any case.
+        Mostly one job is all there is, so it may have what all workers may in a warm-up, which is what an idle process
+        leaves it; what it uses is counted in any case.
         """
-        at_once = min(_MOST_WORKERS, int(max(self.share, _SHARE_OF_IDLE) * self.cores))
-        return max(1, min(at_once, worker_bytes // _COMPILER_BYTES))
+        return max(1, min(self.in_warm_up.workers, worker_bytes // _COMPILER_BYTES))
 
 
 class Account:
@@ -125,7 +124,7 @@ class Account:
         passed = self.limits.cores * max(0.0, now - self._at)
         idle = 0.0 if busy_s is None else max(0.0, passed - busy_s)
         self._kept = min(_KEPT_S, self._kept + self.limits.share * passed)
-        self._idle = min(_KEPT_S, self._idle + _SHARE_OF_IDLE * idle)
+        self._idle = min(_KEPT_S, self._idle + _SHARE_UNATTENDED * idle)
         self._at = now
 
     def use(self, entry: str, seconds: float) -> None:
