@@ -10,11 +10,13 @@ from functools import cache
 
 import torch
 
+from mixbackend.contracts.torch_compat import rounds_convolutions, rounds_products
+
 
 def gpu_fingerprint() -> str:
     """The first GPU, torch's CUDA and cuDNN, and how exactly float32 is multiplied."""
-    convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
-    return f"{_product()} products={torch.get_float32_matmul_precision()} convolutions={convolutions}"
+    products, convolutions = ("tf32" if rounds else "float32" for rounds in (rounds_products(), rounds_convolutions()))
+    return f"{_product()} products={products} convolutions={convolutions}"
 
 
 @cache

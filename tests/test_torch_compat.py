@@ -14,6 +14,7 @@ import json
 import logging
 import operator
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,25 +206,97 @@ def test_ask_deterministic() -> None:
     torch.use_deterministic_algorithms(False)
 
 
-def test_precision_asked(precision: Callable[[str], None]) -> None:
+def test_kernel_switches(precision: Callable[[str], None]) -> None:
     precision("high")
-    asked = compat.precision_asked()
-    assert (asked["float32"], asked["cuda fp32_precision"]) == ("high", "tf32")
-    assert json.loads(json.dumps(asked)) == asked
+    asked = compat.kernel_switches()
+    assert (asked["float32_matmul_precision"], asked["cuda.matmul.fp32_precision"]) == ("high", "tf32")
+    assert compat.rounds_products() and json.loads(json.dumps(asked)) == asked
 
 
-def test_ask_precision() -> None:
-    """Settings that are as wanted are not touched: torch tells some that it is born with from the same ones set."""
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "",
+        "torch.set_float32_matmul_precision('medium')",
+        "backends.cuda.matmul.allow_tf32 = True",
+        "backends.cudnn.allow_tf32 = False",
+        "backends.cudnn.benchmark = backends.cudnn.deterministic = True",
+        "backends.cuda.matmul.allow_fp16_accumulation = True",
+        "backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
+        # Once these say what the older interface cannot, its getters raise.
+        "backends.cuda.matmul.fp32_precision = 'tf32'",
+        "backends.cudnn.conv.fp32_precision = 'ieee'",
+        "backends.mkldnn.conv.fp32_precision = 'bf16'",
+        "backends.mkldnn.fp32_precision = 'tf32'",
+        "backends.fp32_precision = 'ieee'",
+        "backends.fp32_precision = 'tf32'",
+    ],
+)
+def test_set_kernel_switches(asked: str) -> None:
+    """In another process, however the user set them; what is as wanted is not touched, for torch tells that from the
+    same value set."""
+    told = json.loads(_in_a_process(f"{asked}; print(json.dumps(compat.kernel_switches()))"))
     program = """
-from mixbackend.contracts.torch_compat import ask_precision, precision_asked
-before = precision_asked()
-ask_precision(before)
-assert precision_asked() == before, (before, precision_asked())
-wanted = {**before, "float32": "high", "cuda fp32_precision": "tf32", "mkldnn fp32_precision": "tf32"}
-ask_precision(wanted)
-assert precision_asked() == wanted
+before = compat.kernel_switches()
+compat.set_kernel_switches(before)
+assert compat.kernel_switches() == before
+compat.set_kernel_switches(told)
+with compat.float32_products("ieee"):
+    assert not compat.rounds_products()
+print(json.dumps([compat.kernel_switches(), compat.rounds_convolutions(), compat.processor_precision()]))
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    taken, rounds, exact = json.loads(_in_a_process(f"told = {told!r}\n{program}"))
+    assert taken == told
+    assert rounds == (told["cudnn.conv.fp32_precision"] == "tf32")
+    assert exact == f"{told['mkldnn.matmul.fp32_precision']}/{told['mkldnn.conv.fp32_precision']}"
+
+
+def _in_a_process(program: str) -> str:
+    imports = "import json", "import torch", "from torch import backends"
+    lines = *imports, "from mixbackend.contracts import torch_compat as compat", program.lstrip("; ")
+    run = [sys.executable, "-c", "\n".join(lines)]
+    return subprocess.run(run, check=True, timeout=120, stdout=subprocess.PIPE, text=True).stdout
+
+
+def test_rounds_products(precision: Callable[[str], None]) -> None:
+    for wanted, rounds in (("highest", False), ("high", True), ("medium", True)):
+        precision(wanted)
+        assert compat.rounds_products() is rounds
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_rounds_convolutions(allowed: bool) -> None:
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=allowed):
+        assert compat.rounds_convolutions() is allowed
+
+
+def test_float32_products(precision: Callable[[str], None]) -> None:
+    for asked in ("highest", "high", "medium"):
+        precision(asked)
+        before = compat.kernel_switches()
+        with compat.float32_products("ieee"):
+            assert not compat.rounds_products() and compat.processor_precision().split("/")[0] in ("none", "ieee")
+        with compat.float32_products("tf32"):
+            assert compat.rounds_products()
+        assert compat.kernel_switches() == before
+
+
+def test_processor_precision(precision: Callable[[str], None]) -> None:
+    precision("medium")
+    assert compat.processor_precision().startswith("bf16/")
+
+
+def test_switches_of_kernels_are_read_in_one_place() -> None:
+    """The older getters raise where the user took the newer interface."""
+    getters = re.compile(r"get_float32_matmul_precision|\.allow_tf32(?! = )")
+    root = Path(compat.__file__).parents[2]
+    readers = [
+        str(file.relative_to(root))
+        for folder in ("contracts", "partitioner", "backends", "mixbackend")
+        for file in (root / folder).rglob("*.py")
+        if file.stem != "kernel_switches" and getters.search(file.read_text())
+    ]
+    assert not readers
 
 
 def test_warned_at_most() -> None:

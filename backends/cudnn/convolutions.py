@@ -17,6 +17,7 @@ from mixbackend.backends.common.library import Scope
 from mixbackend.backends.cudnn.kernels import fused_add_relu, fused_relu, plain_add_relu, plain_relu
 from mixbackend.backends.cudnn.trials import Way, fastest, stand_in
 from mixbackend.contracts.rate_rows import is_channels_last
+from mixbackend.contracts.torch_compat import rounds_convolutions
 
 Node = torch.fx.Node
 
@@ -48,7 +49,7 @@ def _choice(scope: Scope, node: Node, other: Node | None, ways: Sequence[Callabl
     given = [image, weight, bias] if other is None else [image, weight, bias, other]
     metas = [scope.meta(item) if isinstance(item, Node) else None for item in given]
     relaid = scope.is_constant(weight) and is_channels_last(scope.meta(image))  # type: ignore[arg-type]
-    switches = (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark)
+    switches = (rounds_convolutions(), torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark)
 
     def make() -> list[Way]:
         values = [None if meta is None else stand_in(meta) for meta in metas]

@@ -22,6 +22,7 @@ from mixbackend.contracts import (
     ErrorBudget,
     Traits,
 )
+from mixbackend.contracts.torch_compat import processor_precision
 
 _WRITING = 1
 """Rises whenever other calls are written for the same region."""
@@ -49,7 +50,7 @@ class OneDnnBackend(LibraryBackend):
         """Torch's version, its threads, the instructions it uses, and how exact products are."""
         return (
             f"torch={torch.__version__} writing={_WRITING} threads={torch.get_num_threads()} "
-            f"cpu={torch.backends.cpu.get_cpu_capability()} precision={torch.get_float32_matmul_precision()}"
+            f"cpu={torch.backends.cpu.get_cpu_capability()} precision={processor_precision()}"
         )
 
     def traits(self) -> Traits:

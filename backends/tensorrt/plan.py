@@ -20,6 +20,7 @@ from mixbackend.backends.tensorrt.profiles import Profile, profiles
 from mixbackend.backends.tensorrt.running import Engine
 from mixbackend.backends.tensorrt.versions import Release
 from mixbackend.contracts import Region
+from mixbackend.contracts.torch_compat import rounds_convolutions, rounds_products
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,6 @@ def _api() -> Api:
 def _may_round(region: Region) -> bool:
     """Whether float32 products may be computed in TF32: where the user lets torch do so for all that the region has."""
     classes = {view.op_class for view in region.views}
-    convolutions = torch.backends.cudnn.allow_tf32 or "convolution" not in classes
-    products = torch.get_float32_matmul_precision() != "highest" or not classes & {"matmul", "attention"}
-    return bool(convolutions and products)
+    convolutions = rounds_convolutions() or "convolution" not in classes
+    products = rounds_products() or not classes & {"matmul", "attention"}
+    return convolutions and products

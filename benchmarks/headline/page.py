@@ -98,7 +98,10 @@ def _settled(records: Sequence[Part]) -> str:
     if settled + stopped < len(known):
         others = "the others" if not stopped else str(len(known) - settled - stopped)
         parts.append(f"in {others} further plans were still compiled behind and tried while it was timed")
-    return "" if settled == len(known) else "; ".join(parts) + "."
+    out = sum(bool(way.get("challengers", {}).get("out")) for record in known for way in record["ways"].values())
+    lost = f"In {out} compiled models a plan could not be tried, for it failed to build or to run." if out else ""
+    said = "" if settled == len(known) else "; ".join(parts) + "."
+    return " ".join(part for part in (said, lost) if part)
 
 
 def _weighted(summary: Mapping[str, Any]) -> list[str]:

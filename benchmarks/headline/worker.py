@@ -45,8 +45,8 @@ _DETAIL = 400
 """Characters of an error that a record keeps."""
 _LETTING_GO_S = 2.0
 """For calls to let go of what was compared when trying was stopped."""
-_KEPT = ("nodes", "regions", "events")
-"""Of a placement."""
+_KEPT = ("nodes", "regions", "events", "challengers")
+"""Of the placement that is timed."""
 
 Call = Callable[[], None]
 
@@ -69,12 +69,13 @@ def main(name: str, device: str, turns: int, settle_s: float) -> None:
         return
     tell({"family": entry.family, "eager_repeats": expected.judge(expected.first).verdict == "pass"})
     ready: dict[str, Call] = {}
+    compiled: dict[str, CompiledStep] = {}
     with tempfile.TemporaryDirectory() as folder:
         begin_anew(Path(folder))
         for way in case.order():
-            found, call = _prepared(way, case, entry, loaded, expected, device, folder)
-            if call is not None:
-                ready[way] = call
+            found, call, step = _prepared(way, case, entry, loaded, expected, device, folder)
+            if call is not None and step is not None:
+                ready[way], compiled[way] = call, step
             tell({"ways": {way: found}})
         ours = [ready[way] for way, (backend, _) in WAYS.items() if backend == MIXTURE and way in ready]
         begin = time.perf_counter()
@@ -85,13 +86,15 @@ def main(name: str, device: str, turns: int, settle_s: float) -> None:
         sys.stdin.readline()
         watch = seconds_by_marks if device == "cuda" else _seconds_by_clock
         times = {way: quartiles(samples) for way, samples in timed_in_turns(ready, turns, watch).items()}
-        tell({"ways": times, TIMED: True})
+        placed = {way: step.placement() for way, step in compiled.items()}
+        kept = {way: {key: found[key] for key in _KEPT if key in found} for way, found in placed.items()}
+        tell({"ways": {way: {**times[way], **kept[way]} for way in times}, TIMED: True})
 
 
 def _prepared(
     way: Way, case: Case, entry: Entry, loaded: Loaded, expected: Expected, device: str, folder: str
-) -> tuple[dict[str, Any], Call | None]:
-    """Compile a way on a copy of the module and judge it; what was found, and a call to time."""
+) -> tuple[dict[str, Any], Call | None, CompiledStep | None]:
+    """Compile a way on a copy of the module and judge it; what was found, a call to time, and what it calls."""
     backend, mode = WAYS[way]
     configuration = {"cache": {"dir": folder}} if backend == MIXTURE else {}
     request = Request(
@@ -129,11 +132,10 @@ def _prepared(
         before = reserved_bytes()
         call()
         found["memory_gb"] = gigabytes_since(before)
-        placement = step.placement()
-        return {**found, **{key: placement[key] for key in _KEPT if key in placement}}, call
+        return found, call, step
     except Exception as error:
         traceback.print_exc()
-        return {"failed": describe_error(error)[:_DETAIL]}, None
+        return {"failed": describe_error(error)[:_DETAIL]}, None, None
 
 
 def _seconds_by_clock(call: Call, count: int) -> float:

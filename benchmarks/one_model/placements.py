@@ -43,8 +43,15 @@ def summarise(report: Mapping[str, Any]) -> dict[str, Any]:
         "single_backend_s": _summed_estimates(graphs),
         "optimal": all(graph["optimal"] for graph in graphs),
         "events": dict(events),
+        "challengers": _challengers(graphs),
         "event_details": [_describe(event) for event in report.get("events", [])][:20],
     }
+
+
+def _challengers(graphs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """What became of other plans in the calls; ``out`` are those that could not be run."""
+    happened = (item for graph in graphs if graph.get("selection") for item in graph["selection"]["happened"])
+    return dict(Counter(item["change"] for item in happened))
 
 
 def is_loop(op: str) -> bool:

@@ -89,6 +89,15 @@ from mixbackend.contracts.torch_compat.inductor import (
     inductor_source,
     inductor_surroundings,
 )
+from mixbackend.contracts.torch_compat.kernel_switches import (
+    KernelSwitches,
+    float32_products,
+    kernel_switches,
+    processor_precision,
+    rounds_convolutions,
+    rounds_products,
+    set_kernel_switches,
+)
 from mixbackend.contracts.torch_compat.late_kernels import LateKernels, kernels_later
 from mixbackend.contracts.torch_compat.late_modes import fresh_fake_mode
 from mixbackend.contracts.torch_compat.logs import log_code, trace_artifact
@@ -120,7 +129,6 @@ from mixbackend.contracts.torch_compat.operators import (
     returns_nothing,
     schema_arguments,
 )
-from mixbackend.contracts.torch_compat.precision import Precision, ask_precision, precision_asked
 from mixbackend.contracts.torch_compat.profiling import profiler_is_on
 from mixbackend.contracts.torch_compat.proxies import Trace
 from mixbackend.contracts.torch_compat.ranks import default_store
@@ -170,8 +178,8 @@ __all__ = [
     "GraphTree",
     "GraphsApart",
     "KeptUntilStored",
+    "KernelSwitches",
     "LateKernels",
-    "Precision",
     "ResultsOfGraph",
     "SchemaArgument",
     "StoredResults",
@@ -182,7 +190,6 @@ __all__ = [
     "aoti_loaded",
     "aoti_packaged",
     "ask_deterministic",
-    "ask_precision",
     "assumptions",
     "backward_compiled_at_once",
     "backward_keeps_graph",
@@ -212,6 +219,7 @@ __all__ = [
     "ends_with_groups",
     "fake_mode_of",
     "fake_tensor",
+    "float32_products",
     "forget_cuda_graphs",
     "forward_names",
     "forward_of",
@@ -247,6 +255,7 @@ __all__ = [
     "is_static_input",
     "is_tangent",
     "join_bisection",
+    "kernel_switches",
     "kernels_are_composite",
     "kernels_later",
     "know_saved_caches",
@@ -258,7 +267,7 @@ __all__ = [
     "operator_database",
     "outside_compilation",
     "partition_with_min_cut",
-    "precision_asked",
+    "processor_precision",
     "profiler_is_on",
     "pure_operators",
     "raw_cuda_stream",
@@ -269,9 +278,12 @@ __all__ = [
     "restated",
     "results_replaced",
     "returns_nothing",
+    "rounds_convolutions",
+    "rounds_products",
     "run_eagerly",
     "saved_positions",
     "schema_arguments",
+    "set_kernel_switches",
     "set_versions",
     "settings_as_asked",
     "shape_env_of",

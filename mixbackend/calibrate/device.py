@@ -7,8 +7,7 @@ what copies between an accelerator and the processor take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -17,6 +16,7 @@ import torch
 
 from mixbackend.calibrate.timing import Call, time_calls
 from mixbackend.contracts import DeviceModel
+from mixbackend.contracts.torch_compat import float32_products
 from mixbackend.cost.device_priors import NO_TRANSFER, TENSOR_FLOAT, prior_device
 from mixbackend.host.devices import device_name
 
@@ -103,22 +103,11 @@ def _peaks(place: torch.device, timer: Timer) -> dict[str, float]:
         # Half the bits never take longer: what looks like it was a disturbance.
         peaks["float32"] = max(peaks["float32"], peaks["float64"])
         return peaks
-    with _products_of("highest"):
+    with float32_products("ieee"):
         peaks = {dtype: _peak(place, dtype, timer) for dtype in _DTYPES}
-    with _products_of("high"):
+    with float32_products("tf32"):
         peaks[TENSOR_FLOAT] = _peak(place, "float32", timer)
     return peaks
-
-
-@contextmanager
-def _products_of(precision: str) -> Iterator[None]:
-    """With float32 products this exact; the user's setting holds again afterwards."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _peak(place: torch.device, dtype: str, timer: Timer) -> float:

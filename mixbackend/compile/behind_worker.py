@@ -21,7 +21,7 @@ from mixbackend.compile.propose import propose
 from mixbackend.compile.sized_graph import Row
 from mixbackend.configuration import load_config
 from mixbackend.contracts.region_text import read_region_text
-from mixbackend.contracts.torch_compat import Precision, ask_deterministic, ask_precision
+from mixbackend.contracts.torch_compat import KernelSwitches, ask_deterministic, set_kernel_switches
 from mixbackend.cost.switches import SWITCH
 from mixbackend.graph.identity import Captured
 from mixbackend.plan.choice import Choice
@@ -42,7 +42,7 @@ def build(
     choice: Mapping[str, Any],
     fingerprints: Mapping[str, str],
     threads: int,
-    precision: Precision,
+    switches: KernelSwitches,
 ) -> dict[str, Any]:
     """Plan a challenger and compile its regions; called in the other process.
 
@@ -50,7 +50,7 @@ def build(
         graph, config, records, choice: see ``challenger_build.challenger_job``.
         fingerprints: of the backends, as the user's process knows them.
         threads: that the code is made for; none of them works here.
-        precision: of products, as torch is told in the user's process.
+        switches: of torch's kernels, as they are in the user's process.
 
     Raises:
         NotTheSameError: this process would make something else.
@@ -59,13 +59,16 @@ def build(
     # One thread compiles; the code is made for all threads of the user's process.
     limit_side_by_side(1)
     torch.set_num_threads(threads)
-    ask_precision(precision)
+    set_kernel_switches(switches)
     os.environ[SWITCH] = "0"
     environment = open_environment(load_config(config), records, only_reads=True)
-    if dict(environment.fingerprints) != dict(fingerprints):
-        raise NotTheSameError(
-            f"backends are {dict(environment.fingerprints)} behind, and {dict(fingerprints)} in the process"
-        )
+    differing = [
+        f"{name} is {here!r} behind, and {there!r} in the process"
+        for name in sorted({*environment.fingerprints, *fingerprints})
+        if (here := environment.fingerprints.get(name)) != (there := fingerprints.get(name))
+    ]
+    if differing:
+        raise NotTheSameError("; ".join(differing))
     region = read_region_text(graph)
     ask_deterministic(region.deterministic)
     captured, taken = Captured.of_region(region, "behind"), Choice.from_dict(choice)

@@ -13,13 +13,14 @@ from typing import Protocol
 import torch
 
 from mixbackend.contracts import OpGraph
-from mixbackend.contracts.torch_compat import precision_asked
+from mixbackend.contracts.torch_compat import kernel_switches
 from mixbackend.host.background import Job
 from mixbackend.host.behind_budget import Figures
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
 from mixbackend.select.live.challengers import build_s
 from mixbackend.select.live.preparation import Contender, NotNowError
+from mixbackend.select.live.standing import SAME_PLAN
 
 _WORK = "mixbackend.compile.behind_worker:build"
 _NOT_NOW = ("budget", "refused", "out_of_memory", "crash")
@@ -52,17 +53,13 @@ def challenger_job(graph_text: str, choice: Choice, environment: Environment, en
         "choice": choice.to_dict(),
         "fingerprints": dict(environment.fingerprints),
         "threads": torch.get_num_threads(),
-        "precision": precision_asked(),
+        "switches": kernel_switches(),
     }
     return Job(_WORK, data, entry)
 
 
 class UnbuiltError(Exception):
     """A challenger cannot be had, with the reason."""
-
-
-SAME_PLAN = "it is the plan that runs"
-"""The reason where nothing would be compared."""
 
 
 class Loader(Protocol):

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mixbackend.compile.challenger_build import SAME_PLAN, ChallengerBuild, UnbuiltError, challenger_job
+from mixbackend.compile.challenger_build import ChallengerBuild, UnbuiltError, challenger_job
 from mixbackend.compile.placeholder_entry import PlaceholderEntry
 from mixbackend.compile.program_entry import ProgramEntry
 from mixbackend.compile.sized_graph import Row
@@ -45,6 +45,7 @@ from mixbackend.select.live.overlaps import overlaps
 from mixbackend.select.live.preparation import Contender, Preparation
 from mixbackend.select.live.rehearsed_calls import RehearsedCalls
 from mixbackend.select.live.selection import Selection
+from mixbackend.select.live.standing import SAME_PLAN
 from mixbackend.select.live.steps import is_recomputation, situation
 
 logger = logging.getLogger("mixbackend")

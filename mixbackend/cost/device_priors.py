@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from mixbackend.contracts import DeviceModel
+from mixbackend.contracts.torch_compat import rounds_products
 from mixbackend.host.devices import device_name
 
 _PRIORS: dict[str, tuple[float, float, float, float, float]] = {
@@ -54,6 +55,6 @@ def _shares(device_type: str) -> tuple[tuple[str, float], ...]:
 def under_settings(device: DeviceModel) -> DeviceModel:
     """A device as the process has it set up now: with TF32 allowed, that is the rate of float32."""
     peaks = dict(device.flops_per_s)
-    if TENSOR_FLOAT not in peaks or torch.get_float32_matmul_precision() == "highest":
+    if TENSOR_FLOAT not in peaks or not rounds_products():
         return device
     return replace(device, flops_per_s=tuple({**peaks, "float32": peaks[TENSOR_FLOAT]}.items()))

@@ -16,13 +16,14 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mixbackend.contracts.torch_compat import float32_products
 from mixbackend.host.undisturbed import undisturbed
 
 Clock = Callable[[], float]
@@ -109,7 +110,7 @@ def look_at(device_type: str, dtypes: Iterable[str] = ("float32",), clock: Clock
         RuntimeError: the device has no room for it.
     """
     wanted = dict.fromkeys(("float32", *(dtype for dtype in dtypes if dtype in DTYPES)))
-    with undisturbed(), _exact_products():
+    with undisturbed(), float32_products("ieee"):
         eyes = _Eyes(torch.device(device_type), clock)
         products = {"float32": eyes.product("float32")}
         onednn = eyes.onednn_product()
@@ -119,20 +120,6 @@ def look_at(device_type: str, dtypes: Iterable[str] = ("float32",), clock: Clock
                 with contextlib.suppress(RuntimeError):  # torch has no such product here
                     products[dtype] = eyes.product(dtype)
     return Look(products, copied, launch, turn, usable_cores(), onednn)
-
-
-@contextlib.contextmanager
-def _exact_products() -> Iterator[None]:
-    """With float32 products that are not rounded to TF32; the user's setting holds again afterwards."""
-    before = torch.get_float32_matmul_precision()
-    if before == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class _Eyes:

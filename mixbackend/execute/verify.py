@@ -23,7 +23,7 @@ import torch.fx
 
 from mixbackend.contracts import ErrorBudget, OpTag, Region, op_class_of
 from mixbackend.contracts.numerics import Accuracy, Comparison, Deviation, compare
-from mixbackend.contracts.torch_compat import warned_at_most
+from mixbackend.contracts.torch_compat import rounds_convolutions, rounds_products, warned_at_most
 from mixbackend.execute.check_memory import CallMemory
 from mixbackend.execute.chosen_positions import Choice
 from mixbackend.execute.eager_loops import Loop, LoopInterpreter, loops_of
@@ -52,8 +52,8 @@ _STATES_OF_ATTENTION = 2
 
 def may_round_to_tf32(region: Region) -> bool:
     """Whether torch's flags let kernels of the region round float32 factors to TF32."""
-    allowed = {"matmul": torch.get_float32_matmul_precision() != "highest"}
-    allowed |= {"convolution": torch.backends.cudnn.allow_tf32, "attention": allowed["matmul"]}
+    products = rounds_products()
+    allowed = {"matmul": products, "attention": products, "convolution": rounds_convolutions()}
     return any(
         allowed.get(view.op_class, False)
         and any(meta.device.type == "cuda" and meta.dtype is torch.float32 for meta in view.input_tensors)

@@ -19,6 +19,8 @@ from mixbackend.partitioner.plan_canonical import FIXED
 from mixbackend.reporting.decided import Decided
 from mixbackend.reporting.records import GraphRecord, RegimeRecord
 
+_REASON = 160
+"""Characters of an error; events have the whole."""
 _MOST_TRIALS = 4
 
 
@@ -246,6 +248,9 @@ def describe_selection(selection: Mapping[str, Any]) -> str:
     switches = [_switch(item) for item in selection["happened"] if item["change"] == "switched"]
     others = "1 other was" if changes["kept"] == 1 else f"{changes['kept']} others were"
     turns = (", ".join(switches) or "no switch") + (f"; {others} not found quicker" if changes["kept"] else "")
+    failed = [item for item in selection["happened"] if item["change"] == "out"]
+    if failed:
+        turns += f"; {len(failed)} failed, as {failed[0]['challenger']}: {failed[0]['detail'][:_REASON]}"
     now = f"tries {selection['trying']}, " if selection["trying"] else ""
     left = f"{now}{selection['waiting']} left to try" if now or selection["waiting"] else "settled"
     first, best = (milliseconds(selection[name]) for name in ("first_result_s", "best_result_s"))

@@ -169,6 +169,9 @@ def test_the_page_says_how_many_were_still_trying(stored):
     stopped = page([both[0], {**both[1], "stopped": True}], "run it")
     assert "in 1 it was stopped trying then, and what ran is what was timed." in stopped
     assert "had settled" not in page([{**record, "settled": True} for record in both], "run it")
+    assert "a plan could not be tried" not in stopped
+    failed = {**both[0], "ways": {"ours": {"challengers": {"out": 2}}, "inductor": {}}}
+    assert "In 1 compiled models a plan could not be tried" in page([failed, both[1]], "run it")
 
 
 def test_the_picture_is_the_same_for_the_same_records(stored, tmp_path):

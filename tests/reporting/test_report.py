@@ -251,15 +251,16 @@ def test_a_measured_plan_is_told_by_its_measurement(record: GraphRecord) -> None
     assert title.endswith("measured 0.900 ms, estimated 1.02 ms")
 
 
-@pytest.mark.parametrize(("change", "told"), [("switched", True), ("kept", True), ("out", False)])
+@pytest.mark.parametrize(("change", "told"), [("switched", True), ("kept", True), ("same", False), ("out", False)])
 def test_what_calls_decided_is_not_told_by_bounds(record: GraphRecord, change: str, told: bool) -> None:
-    row = {"change": change, "call": 40, "challenger": "onednn", "ratio": 0.9}
+    row = {"change": change, "call": 40, "challenger": "onednn", "ratio": 0.9, "detail": "no memory"}
     figures = {"calls": 90, "spent_s": 1.0, "tried_s": 0.1, "first_result_s": 1.0, "best_result_s": 2.0}
     selection = {"champion": "onednn", "trying": "", "waiting": 0, "happened": [row], **figures}
     text = " ".join(str(Report((replace(record, selection=selection),))).split())
     assert ("under these costs" in text) is not told
     assert ("onednn at call 40, 0.9 of the time before" in text) is (change == "switched")
     assert ("1 other was not found quicker" in text) is (change == "kept")
+    assert ("1 failed, as onednn: no memory" in text) is (change == "out")
 
 
 def test_unavailable_backends_are_named() -> None:

@@ -313,16 +313,16 @@ def test_what_tensorrt_says_of_a_refused_build_is_told(bench, fault, wanted) -> 
         made.compile(region).bind(known(region, given(region, values)))
 
 
-def test_tf32_is_allowed_where_torch_allows_it(bench, monkeypatch) -> None:
+def test_tf32_is_allowed_where_torch_allows_it(bench, precision) -> None:
     made, values = bench(), [torch.randn(3, 4), torch.randn(4, 4)]
 
     def flags() -> str:
         region = made.region(lambda x, w: torch.relu(x @ w), values)
         return str(bytes(EngineArtifact.from_bytes(made.compile(region).artifact).engine[:300]))
 
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    precision("highest")
     assert "BuilderFlag.TF32" not in flags()
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    precision("high")
     assert "BuilderFlag.TF32" in flags()
 
 

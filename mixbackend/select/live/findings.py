@@ -13,7 +13,7 @@ from mixbackend.select.decision import Decision, Trial
 from mixbackend.select.live.challengers import Challenger
 from mixbackend.select.live.duel import Duel
 from mixbackend.select.live.paired_decision import Outcome, Verdict
-from mixbackend.select.live.standing import Change, Happened
+from mixbackend.select.live.standing import SAME_PLAN, Change, Happened
 
 
 class Findings:
@@ -58,7 +58,7 @@ class Findings:
             error: why the challenger is out.
             later: whether another process may try it.
         """
-        change: Change = "out" if error else "switched" if outcome.verdict is Verdict.FASTER else "kept"
+        change = _change(error, outcome)
         names = self.names[champion], self.names[duel.contender]
         lost = champion if change == "switched" else duel.contender
         happened = Happened(change, call, *names, duel.contender, lost, outcome, error)
@@ -86,3 +86,9 @@ class Findings:
         """What was found so far, and which challengers are left to be tried, for the store."""
         trials = {str(trial.choice): trial for trial in (*self._known, *self._trials.values())}
         return Decision(self._choices[champion], tuple(trials.values()), (*untried, *self._later))
+
+
+def _change(error: str, outcome: Outcome) -> Change:
+    if error:
+        return "same" if error.endswith(SAME_PLAN) else "out"
+    return "switched" if outcome.verdict is Verdict.FASTER else "kept"

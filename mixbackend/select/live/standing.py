@@ -11,8 +11,11 @@ from typing import Any, Literal
 
 from mixbackend.select.live.paired_decision import Outcome
 
-Change = Literal["switched", "kept", "out"]
-"""A challenger took the champion's place; it did not; it failed."""
+SAME_PLAN = "it is the plan that runs"
+"""Why a challenger is not built where nothing would be compared."""
+
+Change = Literal["switched", "kept", "same", "out"]
+"""A challenger took the champion's place; it did not; it came to the champion's plan; it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,12 @@ class Happened:
 
     Attributes:
         change: see ``Change``.
-        call: number of the entry's call that ran it first, or from which it is out.
+        call: number of the entry's call that ran it first, or from which it is not tried.
         champion, challenger: choices in words.
         contender: the challenger's number.
         lost: number of the program that is not to run any more.
         outcome: what the rounds showed.
-        detail: why it is out.
+        detail: why it is not tried.
     """
 
     change: Change
@@ -39,6 +42,8 @@ class Happened:
     detail: str = ""
 
     def __str__(self) -> str:
+        if self.change == "same":
+            return f"{self.challenger} comes to the plan that runs, at call {self.call}"
         if self.change == "out":
             return f"{self.challenger} is out at call {self.call}: {self.detail}"
         seen, ratio = self.outcome, self.outcome.ratio

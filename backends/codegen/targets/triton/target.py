@@ -37,6 +37,7 @@ from mixbackend.backends.codegen.targets.triton.text import Text
 from mixbackend.backends.codegen.targets.triton.tuning import Tuner
 from mixbackend.backends.common.private_folder import private_cache_folder
 from mixbackend.contracts import Availability, CodegenError
+from mixbackend.contracts.torch_compat import rounds_products
 
 if TYPE_CHECKING:
     from mixbackend.backends.codegen.ir.program import Program
@@ -198,8 +199,7 @@ class TritonTarget(Target):
 
     @property
     def _settings(self) -> Settings:
-        tf32 = torch.get_float32_matmul_precision() != "highest"
-        return Settings(self.hardware.units, self.hardware.shared, tf32)
+        return Settings(self.hardware.units, self.hardware.shared, rounds_products())
 
     def _launch(self, calls: CallTable, printed: Printed, binaries: Sequence[Binary]) -> Launch:
         from mixbackend.backends.codegen.targets.triton.launcher import Kernels, make_launch
