@@ -38,6 +38,7 @@ from mixbackend.graph.capture import capture
 from mixbackend.graph.describe import PlaceholderRole
 from mixbackend.graph.identity import Captured
 from mixbackend.graph.traced import Traced
+from mixbackend.host.behind_budget import WorkBehind
 from mixbackend.host.full_collections import full_collections_later
 from mixbackend.host.warm_up import WarmUp
 from mixbackend.plan.environment import Environment
@@ -187,7 +188,9 @@ class Mixture:
         events = tuple(event for environment in environments for event in environment.events.events())
         found = (info for environment in environments for info in environment.skipped)
         skipped = tuple(dict.fromkeys(found)) if environments else registry.skipped(self.config.backends)
-        return Report(graphs, events, self.config.preferences(), skipped)
+        behind = [item.background.standing() for item in environments if item.background.on]
+        told = WorkBehind.together(behind) if behind else None
+        return Report(graphs, events, self.config.preferences(), skipped, told)
 
     def joint_decisions(self) -> dict[str, JointDecision]:
         """What joint graphs save for the backward, by their keys, for a lock file; empty unless something measures."""
@@ -228,8 +231,8 @@ class Mixture:
         """Call until every graph runs what is fastest here, or the time is over; the last one ends by ``stop_trying``.
 
         For what happens before users come: these calls may be trying altogether (in others it is 5% of their time), and
-        workers may have half of the cores meanwhile. While they compile, calls leave pauses. ``background.budget_s``
-        holds.
+        workers may have half of the cores meanwhile, of which ``background.budget_s`` counts nothing. While they
+        compile, calls leave pauses.
 
         Args:
             call: one call of what was compiled, or several that belong together, with inputs like those to come. The

@@ -82,7 +82,7 @@ class BackgroundConfig(FrozenModel):
     """What may be prepared for later calls by other processes, behind the calls."""
 
     budget_s: Positive = 120.0
-    """Processor seconds that one process may have behind in all."""
+    """Processor seconds that one process may have behind in all, beside those of warm-ups."""
 
     cores: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.1
     """Share of the cores that is used behind at most, by all of its workers together, and half of what the process

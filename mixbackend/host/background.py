@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mixbackend.backends.common import forks
-from mixbackend.host.behind_budget import Figures, Limits
+from mixbackend.host.behind_budget import Figures, Limits, WorkBehind
 from mixbackend.host.behind_connection import GovernorProcess, Pipe
 from mixbackend.host.behind_orders import UNPAID
 from mixbackend.host.warm_up import WarmUp
@@ -71,23 +71,6 @@ class Done:
     status: str
     detail: str = ""
     result: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What is behind at present.
-
-    Attributes:
-        unpaid: jobs that wait for calls to pay for them.
-        behind: jobs that were begun, or could be.
-        used_s: processor seconds that jobs have used.
-        state: why nothing is done at present; ``""`` if something is, or there is nothing to do.
-    """
-
-    unpaid: int
-    behind: int
-    used_s: float
-    state: str
 
 
 @dataclass
@@ -184,10 +167,11 @@ class Background:
         waiting = (known for entry in self._entries.values() for known, _ in entry.waiting)
         return number in self._behind or number in waiting
 
-    def standing(self) -> Standing:
+    def standing(self) -> WorkBehind:
         """What is behind at present, for reports."""
         unpaid = sum(len(entry.waiting) for entry in self._entries.values())
-        return Standing(unpaid, len(self._behind), self._used_s, self._state if self._behind else "")
+        budget_s = 0.0 if self._limits is None else self._limits.budget_s
+        return WorkBehind(unpaid, len(self._behind), self._used_s, budget_s, self._state if self._behind else "")
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until nothing is behind; whether that is so.
@@ -227,7 +211,7 @@ class Background:
         elif warm is not self._warm:
             self._governor.tell({"limits": asdict(limits)})
         self._warm, entry.told_at = warm, self._clock()
-        self._governor.tell({"allow": name, "seconds": limits.budget_s if warm else entry.figures.allowance_s})
+        self._governor.tell({"allow": name, "seconds": entry.figures.allowance_s})
         for number, job in entry.waiting:
             self._behind.add(number)
             self._governor.tell({"job": number, **asdict(job)})

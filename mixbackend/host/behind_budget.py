@@ -9,8 +9,9 @@ Input: times and figures as values; no clock is read here. Output: whether work 
   later at most, so that the share holds for any ten seconds, too.
 - Beside that, half of what the user's process leaves idle of its cores may be used. It is taken first, and entries do
   not pay for it.
-- In a warm-up nothing is paid for, and workers have half of the cores (``Limits.in_warm_up``).
 - A process has so many processor seconds in all.
+- In a warm-up workers have half of the cores, and what they use counts for none of this: the warm-up has an end of its
+  own (``Limits.in_warm_up``).
 
 Invariants: what was used counts even where it was not allowed (a worker is looked at every few hundredths of a
 second), and is earned back before anything goes on.
@@ -18,6 +19,8 @@ second), and is earned back before anything goes on.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 LEAST_CALLS = 20
@@ -61,7 +64,7 @@ class Limits:
     """What one process may have behind.
 
     Attributes:
-        budget_s: processor seconds in all.
+        budget_s: processor seconds in all; infinite in a warm-up.
         share: of the cores.
         cores: how many the process may use.
         memory_bytes: of all workers together; 0 for a quarter of what is free when they start.
@@ -75,7 +78,12 @@ class Limits:
     @property
     def in_warm_up(self) -> Limits:
         """What it may have while the user does not wait for its calls."""
-        return replace(self, share=max(self.share, _SHARE_UNATTENDED))
+        return replace(self, share=max(self.share, _SHARE_UNATTENDED), budget_s=math.inf)
+
+    @property
+    def free(self) -> bool:
+        """Whether nothing has to be paid for."""
+        return math.isinf(self.budget_s)
 
     @property
     def workers(self) -> int:
@@ -89,13 +97,13 @@ class Limits:
         each = together // self.workers
         return each if each >= _LEAST_WORKER_BYTES else 0
 
-    def compilers(self, worker_bytes: int) -> int:
-        """How many kernels a worker with so much memory may compile at once.
+    def compilers(self, worker_bytes: int, jobs: int = 1) -> int:
+        """How many kernels a worker with so much memory may compile at once, where there are so many jobs.
 
-        Mostly one job is all there is, so it may have what all workers may in a warm-up, which is what an idle process
-        leaves it; what it uses is counted in any case.
+        One job alone may have what all workers may in a warm-up, which is what an idle process leaves it; what it uses
+        is counted in any case.
         """
-        return max(1, min(self.in_warm_up.workers, worker_bytes // _COMPILER_BYTES))
+        return max(1, min(self.in_warm_up.workers // jobs, worker_bytes // _COMPILER_BYTES))
 
 
 class Account:
@@ -110,7 +118,7 @@ class Account:
         self.limits = limits
         self._at = now
         self._kept = self._idle = 0.0
-        self.used_s = 0.0
+        self.used_s = self._of_budget_s = 0.0
         self._used_for: dict[str, float] = {}
         self._allowed_for: dict[str, float] = {}
 
@@ -133,7 +141,9 @@ class Account:
         idle = min(seconds, max(0.0, self._idle)) if self._paid(entry) else seconds
         self._idle -= idle
         self._kept -= seconds - idle
-        self._used_for[entry] = self._used_for.get(entry, 0.0) + seconds - idle
+        if not self.limits.free:
+            self._of_budget_s += seconds
+            self._used_for[entry] = self._used_for.get(entry, 0.0) + seconds - idle
 
     def allow(self, entry: str, seconds: float) -> None:
         """Let so many seconds in all be used for an entry; what was allowed is not taken back."""
@@ -142,7 +152,7 @@ class Account:
     @property
     def spent(self) -> bool:
         """Whether nothing more will be earned."""
-        return self.used_s >= self.limits.budget_s
+        return self._of_budget_s >= self.limits.budget_s
 
     def may_go_on(self, entry: str) -> bool:
         """Whether something may be used for an entry now."""
@@ -153,4 +163,36 @@ class Account:
         return self._idle > 0 or self._paid(entry)
 
     def _paid(self, entry: str) -> bool:
-        return self._used_for.get(entry, 0.0) < self._allowed_for.get(entry, 0.0)
+        return self.limits.free or self._used_for.get(entry, 0.0) < self._allowed_for.get(entry, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkBehind:
+    """What is behind at present, for reports.
+
+    Attributes:
+        unpaid: jobs that wait for calls to pay for them.
+        begun: jobs that were begun, or could be.
+        used_s: processor seconds that jobs have used.
+        budget_s: that they may use in all, without those of warm-ups.
+        state: why nothing is done at present; ``""`` if something is, or there is nothing to do.
+    """
+
+    unpaid: int = 0
+    begun: int = 0
+    used_s: float = 0.0
+    budget_s: float = 0.0
+    state: str = ""
+
+    @classmethod
+    def together(cls, parts: Iterable[WorkBehind]) -> WorkBehind:
+        """Of several, as one."""
+        known = list(parts)
+        total = {name: sum(getattr(part, name) for part in known) for name in ("unpaid", "begun", "used_s", "budget_s")}
+        return cls(**total, state=next((part.state for part in known if part.state), ""))
+
+    def __str__(self) -> str:
+        waits = f"; {self.begun} jobs under way" if self.begun else ""
+        waits += f"; {self.unpaid} wait for further calls" if self.unpaid else ""
+        why = f" ({self.state})" if self.state else ""
+        return f"work behind used {self.used_s:.3g} of {self.budget_s:.3g} processor seconds{waits}{why}"

@@ -201,7 +201,8 @@ class Governor:
         if not each:
             return None
         self._each_bytes = each
-        item = _Running(self._start(each, self._account.limits.compilers(each)), since=self._clock())
+        jobs = len(self._waiting) + sum(item.order is not None for item in self._running)
+        item = _Running(self._start(each, self._account.limits.compilers(each, jobs)), since=self._clock())
         self._running.append(item)
         told.append({"group": item.worker.group})
         return item

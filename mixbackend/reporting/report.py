@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mixbackend.contracts.preferences import Preference
+from mixbackend.host.behind_budget import WorkBehind
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting.events import Event
 from mixbackend.reporting.records import GraphRecord
@@ -38,12 +39,14 @@ class Report:
         events: what went other than planned, in order.
         preferences: the rules that were in force; one that matches nothing is a warning.
         unavailable: backends that were asked for but cannot be used here.
+        behind: what other processes did for these graphs; ``None`` where nothing may be done behind.
     """
 
     graphs: tuple[GraphRecord, ...] = ()
     events: tuple[Event, ...] = ()
     preferences: tuple[Preference, ...] = ()
     unavailable: tuple[BackendInfo, ...] = ()
+    behind: WorkBehind | None = None
 
     @classmethod
     def joined(cls, reports: Iterable[Report]) -> Report:
@@ -54,6 +57,7 @@ class Report:
             events=tuple(dict.fromkeys(event for part in parts for event in part.events)),
             preferences=tuple(dict.fromkeys(wish for part in parts for wish in part.preferences)),
             unavailable=tuple(dict.fromkeys(info for part in parts for info in part.unavailable)),
+            behind=WorkBehind.together(known) if (known := [part.behind for part in parts if part.behind]) else None,
         )
 
     def warnings(self) -> tuple[str, ...]:
@@ -66,6 +70,7 @@ class Report:
             "schema": SCHEMA,
             "graphs": [record.to_dict() for record in self.graphs],
             "events": [event.to_dict() for event in self.events],
+            "behind": None if self.behind is None else asdict(self.behind),
         }
 
     def to_json(self) -> str:
@@ -136,4 +141,6 @@ def print_report(report: Report, console: Console, full: bool = False) -> None:
     for warning in report.warnings():
         print_line(console, f"warning: {warning}", "yellow")
     print_events(report.events, console, full)
+    if report.behind is not None and (report.behind.used_s or report.behind.unpaid):
+        print_line(console, str(report.behind))
     print_unavailable(report.unavailable, console, full)

@@ -59,7 +59,7 @@ while True:
         background.answer(number)
         time.sleep(0.01)
     except KeyboardInterrupt:
-        print(json.dumps(background.standing().behind), flush=True)
+        print(json.dumps(background.standing().begun), flush=True)
 """
 
 
@@ -173,7 +173,7 @@ def test_nothing_is_started_before_calls_have_paid(make: Any) -> None:
         background.paid("graph", figures)
         assert background.answer(number) is None
     standing = background.standing()
-    assert (standing.unpaid, standing.behind) == (1, 0)
+    assert (standing.unpaid, standing.begun) == (1, 0)
     assert background._governor is None
     begin = time.monotonic()
     assert not background.settled(LONGEST_S), "what calls have to pay for is not waited for"
@@ -353,7 +353,7 @@ def test_a_fork_has_nothing_behind_and_may_have_its_own(make: Any, tmp_path: Pat
         with contextlib.suppress(BaseException):
             standing = background.standing()
             (done,) = did(background, Job("behind_work:where", {}, "graph"))
-            os.write(writing, json.dumps([standing.behind, standing.unpaid, done.status]).encode())
+            os.write(writing, json.dumps([standing.begun, standing.unpaid, done.status]).encode())
             background.close()
         os._exit(0)
     os.close(writing)

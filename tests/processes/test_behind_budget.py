@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,32 @@ def test_the_process_has_so_many_seconds_in_all() -> None:
     assert scene.used_s <= 2.0 + 2 * TICK_S * len(scene.workers)
 
 
+def test_one_job_alone_compiles_as_much_as_all_workers_may() -> None:
+    scene = Scene(Limits(120.0, 0.1, 16), needs_s=1.0, free=64 * GIB)
+    scene.order(1)
+    scene.run(1)
+    assert scene.compilers == [8]
+    scene = Scene(Limits(120.0, 0.1, 16), needs_s=1.0, free=8 * GIB)
+    scene.order(1)
+    scene.run(1)
+    assert scene.compilers == [2], "a GiB for each"
+
+
+def test_what_a_warm_up_uses_counts_for_no_budget() -> None:
+    scene = Scene(TEN_PERCENT.in_warm_up, needs_s=130.0)
+    scene.order(1, allowance_s=0.0)
+    scene.run(140)
+    assert scene.answers == {1: "pass"} and scene.used_s >= 130.0
+    scene.governor.hear({"limits": asdict(TEN_PERCENT)})
+    scene.order(2, allowance_s=0.0)
+    scene.run(2)
+    assert scene.states[-1] == UNPAID, "its calls pay again"
+    scene.governor.hear({"allow": "graph", "seconds": 1e9})
+    scene.run(1000)
+    assert scene.answers == {1: "pass", 2: "budget"}
+    assert scene.used_s <= 130.0 + 120.0 + 1.0
+
+
 def test_where_the_system_tells_nothing_time_counts_as_used() -> None:
     scene = Scene(TEN_PERCENT, needs_s=1e9, told=False)
     scene.order(1)
@@ -216,11 +242,11 @@ def test_workers_hold_a_quarter_of_what_is_free_together() -> None:
         scene.order(job)
     scene.run(1)
     assert len(scene.bytes) == 4 and sum(scene.bytes) <= 8 * GIB
-    assert scene.compilers == [2] * 4, "one job may have what all workers may, and a GiB for each of its compilers"
+    assert scene.compilers == [1] * 4
     scene = Scene(Limits(120.0, 0.5, 2, memory_bytes=GIB), needs_s=1.0, free=32 * GIB, held=2 * GIB)
     scene.order(1)
     scene.run(1)
-    assert scene.bytes == [GIB]
+    assert scene.bytes == [GIB] and scene.compilers == [1]
     assert scene.answers == {1: "out_of_memory"} and scene.workers[0].ended
 
 

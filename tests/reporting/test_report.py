@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tiers import draws
 
 from mixbackend.contracts import NodeMatch, Plan, PlannedRegion, Preference, Refusal
+from mixbackend.host.behind_budget import WorkBehind
+from mixbackend.host.behind_orders import UNPAID
 from mixbackend.registry import BackendInfo
 from mixbackend.reporting import EVENT_KINDS, Event, EventLog, GraphRecord, Report
 from mixbackend.reporting import summary as shorten
@@ -153,6 +155,7 @@ def test_the_dictionary_is_schema_one(record: GraphRecord) -> None:
                 "detail": "placed again",
             }
         ],
+        "behind": None,
     }
 
 
@@ -228,7 +231,16 @@ def test_reports_are_joined_in_order(record: GraphRecord) -> None:
 def test_an_empty_report_says_so() -> None:
     report = Report()
     assert "nothing was compiled" in str(report)
-    assert report.to_dict() == {"schema": 1, "graphs": [], "events": []}
+    assert report.to_dict() == {"schema": 1, "graphs": [], "events": [], "behind": None}
+
+
+def test_what_was_used_behind_is_told() -> None:
+    parts = [WorkBehind(0, 1, 12.0, 120.0), WorkBehind(2, 0, 0.5, 120.0, UNPAID)]
+    report = Report.joined([Report(behind=parts[0]), Report(), Report(behind=parts[1])])
+    told = "work behind used 12.5 of 240 processor seconds; 1 jobs under way; 2 wait for further calls"
+    assert f"{told} ({UNPAID})" in str(report)
+    assert report.to_dict()["behind"]["used_s"] == 12.5
+    assert "work behind" not in str(Report(behind=WorkBehind(budget_s=120.0)))
 
 
 def test_a_graph_without_nodes(record: GraphRecord) -> None:

@@ -69,6 +69,8 @@ class LiveCalls:
         self._news: list[Happened] = []
         self._wanted: Challenger | None = None
         self._preparation: Preparation | None = None
+        self._begun: dict[int, Preparation] = {}
+        """By number, of challengers that are not wanted yet."""
         self._seat: tuple[int, Contender] | None = (0, champion)
         """The champion, while nothing is compared."""
         self.has_news = False
@@ -105,6 +107,7 @@ class LiveCalls:
         """In the child of a fork: calls of other threads go on elsewhere, and nothing is behind."""
         self._running.clear()
         self._wanted = self._preparation = None
+        self._begun.clear()
         self.selection.after_fork()
 
     def withdraw(self, why: str) -> None:
@@ -151,10 +154,17 @@ class LiveCalls:
             self.selection.stop()
         elif self._preparation is None:
             self._wanted = self.selection.wanted(now)
-            self._preparation = None if self._wanted is None else self._preparer.prepare(self._wanted)
+            self._preparation = None if self._wanted is None else self._prepared(self._wanted)
         elif hold is None:
             self._load_if_ready(self._preparation)
+        for challenger in self.selection.soon():
+            self._begun[self.selection.number(challenger)] = self._prepared(challenger)
         self._follow()
+
+    def _prepared(self, challenger: Challenger) -> Preparation:
+        """Under way already, or begun now."""
+        begun = self._begun.pop(self.selection.number(challenger), None)
+        return self._preparer.prepare(challenger) if begun is None else begun
 
     def _load_if_ready(self, preparation: Preparation) -> None:
         assert self._wanted is not None, "it is prepared because it is wanted"

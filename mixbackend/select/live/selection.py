@@ -43,6 +43,8 @@ from mixbackend.select.turns import FAR_AWAY
 
 FULL = 1.1
 """Of a turn, for the calls under way: seconds of calls scatter."""
+_SOON = 2
+"""Challengers prepared beside the one that is wanted: each has a worker, which takes seconds to load torch."""
 _numbers = itertools.count()
 
 
@@ -186,6 +188,16 @@ class Selection:
             self._building, *waiting = self._waiting
             self._waiting = tuple(waiting)
             return self._building
+
+    def soon(self) -> tuple[Challenger, ...]:
+        """Challengers that are likely to be wanted next, where preparing them now disturbs nothing.
+
+        That is in a warm-up of calls that only queue their work: others share the processor with what is prepared.
+        """
+        with self._lock:
+            if not self._queued or self._stopped or not self._warm_up.goes_on:
+                return ()
+            return worth_trying(self._waiting, self._pace.bar_s(self._champion))[:_SOON]
 
     def number(self, challenger: Challenger) -> int:
         """Of a challenger, as tickets name it."""

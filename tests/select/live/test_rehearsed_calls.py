@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from simulated_machine import challenger
 
 from mixbackend.execute.state_restore import Changes
+from mixbackend.host.warm_up import WarmUp
 from mixbackend.select.live.allowance import SHARE
 from mixbackend.select.live.arbiter import Arbiter
 from mixbackend.select.live.challengers import Challenger
@@ -21,20 +23,36 @@ from mixbackend.select.live.steps import Situation
 BLOCK_S, WARM = 0.025, 3
 
 
+@dataclass
+class Prepared:
+    """A challenger that is ready at once."""
+
+    bench: Bench
+    name: str
+    load_s = 0.0
+
+    def ready(self, calls: int, spent_s: float) -> bool:
+        return True
+
+    def load(self) -> Contender:
+        return self.bench.contender(self.name)
+
+
 class Bench:
     """An entry with programs that count in a tensor; a stage that takes simulated seconds."""
 
-    def __init__(self, seconds: dict[str, float], broken: tuple[str, ...] = ()) -> None:
+    def __init__(self, seconds: dict[str, float], broken: tuple[str, ...] = (), warm_up: WarmUp | None = None) -> None:
         self.now, self.seconds, self.broken = 0.0, seconds, broken
         self.users: list[str] = []
         self.turns: list[str] = []
         self.released: list[str] = []
         self.warm: dict[str, int] = {}
         self.ended = 0
+        self.prepared: list[str] = []
         self.situation = Situation()
         self.longest_s = self.rehearsing_s = 0.0
         others = [challenger(name, 0.01, build_s=place) for place, name in enumerate(seconds) if place]
-        selection = Selection(0.01, others, Arbiter(), Overlaps(), 0.0)
+        selection = Selection(0.01, others, Arbiter(), Overlaps(), 0.0, queued=warm_up is not None, warm_up=warm_up)
         first = next(iter(seconds))
         self.calls = RehearsedCalls(
             self, self.contender(first), selection, self, None, lambda: self.situation, lambda: self.now
@@ -60,16 +78,8 @@ class Bench:
     # --- as a preparer
 
     def prepare(self, wanted: Challenger) -> Preparation:
-        self.wanted = wanted
-        return self
-
-    load_s = 0.0
-
-    def ready(self, calls: int, spent_s: float) -> bool:
-        return True
-
-    def load(self) -> Contender:
-        return self.contender(str(self.wanted.choice))
+        self.prepared.append(str(wanted.choice))
+        return Prepared(self, str(wanted.choice))
 
     # --- as a stage
 
@@ -123,6 +133,25 @@ def test_the_slower_one_never_runs_a_call_of_the_users() -> None:
     assert (bench.released, bench.ended) == (["b1"], 1)
     assert bench.rehearsing_s <= SHARE * bench.now + BLOCK_S
     assert bench.longest_s <= LONGEST_S
+
+
+def test_in_a_warm_up_the_next_ones_are_prepared_meanwhile() -> None:
+    speeds = {"first": 0.01, "b1": 0.0105, "b2": 0.011, "b3": 0.009, "b4": 0.012}
+    bench = Bench(speeds, warm_up=(warm_up := WarmUp()))
+    counter = torch.zeros(1)
+    bench.calls([counter])
+    assert not bench.prepared, "its calls have paid for nothing"
+    with warm_up.opened():
+        while not bench.prepared:
+            bench.calls([counter])
+        assert bench.prepared == ["b1", "b2", "b3"]
+        while not bench.calls.selection.settled(0.0):
+            bench.calls([counter])
+            bench.calls.take_news()
+    assert bench.prepared == ["b1", "b2", "b3", "b4"] and bench.calls.selection.champion == 3
+    warmed = Bench(speeds)
+    warmed.settle()
+    assert warmed.prepared == bench.prepared, "one after the other, each once"
 
 
 def test_what_is_stopped_lets_go_of_its_recordings_at_the_next_call() -> None:
