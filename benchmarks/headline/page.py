@@ -92,16 +92,22 @@ def _settled(records: Sequence[Part]) -> str:
     """In how many cases ours was done trying, and what was timed in the others."""
     known = [record for record in records if "settled" in record]
     settled, stopped = (sum(bool(record.get(key)) for record in known) for key in ("settled", "stopped"))
-    parts = [f"In {settled} of {len(known)} cases ours had settled by the time that it was given (`--settle`)"]
+    parts = []
+    if settled < len(known):
+        parts = [f"In {settled} of {len(known)} cases ours had settled by the time that it was given (`--settle`)"]
     if stopped:
         parts.append(f"in {stopped} it was stopped trying then, and what ran is what was timed")
-    if settled + stopped < len(known):
+    if parts and settled + stopped < len(known):
         others = "the others" if not stopped else str(len(known) - settled - stopped)
         parts.append(f"in {others} further plans were still compiled behind and tried while it was timed")
-    out = sum(bool(way.get("challengers", {}).get("out")) for record in known for way in record["ways"].values())
-    lost = f"In {out} compiled models a plan could not be tried, for it failed to build or to run." if out else ""
-    said = "" if settled == len(known) else "; ".join(parts) + "."
-    return " ".join(part for part in (said, lost) if part)
+    said = ["; ".join(parts) + "."] if parts else []
+    untried = sum(not any("challengers" in way for way in record["ways"].values()) for record in known)
+    if untried:
+        said.append(f"{untried} cases were timed by a version that could compile no other plan behind in this setting.")
+    failed = sum(bool(way.get("challengers", {}).get("out")) for record in known for way in record["ways"].values())
+    if failed:
+        said.append(f"In {failed} compiled models a plan could not be tried, for it failed to build or to run.")
+    return " ".join(said)
 
 
 def _weighted(summary: Mapping[str, Any]) -> list[str]:
