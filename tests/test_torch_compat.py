@@ -206,6 +206,21 @@ def test_ask_deterministic() -> None:
     torch.use_deterministic_algorithms(False)
 
 
+def test_inductor_choices() -> None:
+    assert compat.inductor_choices() == {}
+    with torch._inductor.config.patch({"freezing": True, "cpp.threads": 3}):
+        assert compat.inductor_choices() == {"freezing": True, "cpp.threads": 3}
+
+
+def test_set_inductor_choices() -> None:
+    told = {"freezing": True, "cpp.threads": 3, "of another release": 1}
+    program = f"""
+compat.set_inductor_choices({told!r})
+print(json.dumps(compat.inductor_choices()))
+"""
+    assert json.loads(_in_a_process(program)) == {"freezing": True, "cpp.threads": 3}
+
+
 def test_kernel_switches(precision: Callable[[str], None]) -> None:
     precision("high")
     asked = compat.kernel_switches()

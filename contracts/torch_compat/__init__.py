@@ -79,6 +79,7 @@ from mixbackend.contracts.torch_compat.graph_modules import (
 from mixbackend.contracts.torch_compat.graph_trees import GraphTree, ResultsOfGraph, cuda_graph_tree
 from mixbackend.contracts.torch_compat.inductor import (
     inductor_attends_on_processor,
+    inductor_choices,
     inductor_compile,
     inductor_decomposes_as_usual,
     inductor_entry,
@@ -88,6 +89,7 @@ from mixbackend.contracts.torch_compat.inductor import (
     inductor_settings,
     inductor_source,
     inductor_surroundings,
+    set_inductor_choices,
 )
 from mixbackend.contracts.torch_compat.kernel_switches import (
     KernelSwitches,
@@ -234,6 +236,7 @@ __all__ = [
     "has_fast_bfloat16",
     "in_compile_process",
     "inductor_attends_on_processor",
+    "inductor_choices",
     "inductor_compile",
     "inductor_decomposes_as_usual",
     "inductor_entry",
@@ -283,6 +286,7 @@ __all__ = [
     "run_eagerly",
     "saved_positions",
     "schema_arguments",
+    "set_inductor_choices",
     "set_kernel_switches",
     "set_versions",
     "settings_as_asked",

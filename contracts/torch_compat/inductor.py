@@ -6,7 +6,7 @@ Place: a part of the door; see ``contracts.torch_compat``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -161,6 +161,23 @@ def inductor_settings() -> str:
     from torch._inductor import config
 
     return repr(sorted(config.save_config_portable().items()))
+
+
+def inductor_choices() -> dict[str, Any]:
+    """Its settings that are not those it comes with here, as far as JSON tells them: for another process."""
+    from torch._inductor import config
+
+    entries = config._config  # type: ignore[attr-defined]
+    changed = {name: value for name, value in config.save_config_portable().items() if value != entries[name].default}
+    return {name: value for name, value in changed.items() if isinstance(value, str | bool | int | float | None)}
+
+
+def set_inductor_choices(choices: Mapping[str, Any]) -> None:
+    """Take over what another process told, for good."""
+    from torch._inductor import config
+
+    known = config._config  # type: ignore[attr-defined]
+    config.patch({name: value for name, value in choices.items() if name in known}).__enter__()
 
 
 def inductor_measures() -> bool:

@@ -26,10 +26,10 @@ _TF32 = "tf32"
 _REDUCTIONS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "cuda.matmul": (_PRECISION, *_REDUCTIONS, "allow_fp16_accumulation"),
-    "cudnn": ("benchmark", "deterministic", "depthwise_kernel"),
+    "cudnn": ("enabled", "benchmark", "deterministic", "depthwise_kernel"),
     "cudnn.conv": (_PRECISION,),
     "cudnn.rnn": (_PRECISION,),
-    "mkldnn": ("deterministic",),
+    "mkldnn": ("enabled", "deterministic"),
     "mkldnn.matmul": (_PRECISION,),
     "mkldnn.conv": (_PRECISION,),
     "mkldnn.rnn": (_PRECISION,),

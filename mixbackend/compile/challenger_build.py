@@ -13,11 +13,12 @@ from typing import Protocol
 import torch
 
 from mixbackend.contracts import OpGraph
-from mixbackend.contracts.torch_compat import kernel_switches
+from mixbackend.contracts.torch_compat import inductor_choices, kernel_switches
 from mixbackend.host.background import Job
 from mixbackend.host.behind_budget import Figures
 from mixbackend.plan.choice import Choice
 from mixbackend.plan.environment import Environment
+from mixbackend.reporting import Event
 from mixbackend.select.live.challengers import build_s
 from mixbackend.select.live.preparation import Contender, NotNowError
 from mixbackend.select.live.standing import SAME_PLAN
@@ -54,6 +55,7 @@ def challenger_job(graph_text: str, choice: Choice, environment: Environment, en
         "fingerprints": dict(environment.fingerprints),
         "threads": torch.get_num_threads(),
         "switches": kernel_switches(),
+        "inductor": inductor_choices(),
     }
     return Job(_WORK, data, entry)
 
@@ -124,6 +126,8 @@ class ChallengerBuild:
         if done.status != "pass":
             raise UnbuiltError(f"{done.status}: {done.detail}")
         self._number, self._choice = None, Choice.from_dict(done.result["choice"])
+        for left_out in done.result["left_out"]:
+            self._environment.events.append(Event("tuning", self._entry.graph.id, "", "", f"behind: {left_out}"))
         if self._entry.runs(self._choice):
             raise UnbuiltError(SAME_PLAN)
         self.load_s = self._loading_s()

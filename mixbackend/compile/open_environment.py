@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def open_environment(
     config: Config,
     records: bool = False,
-    only_reads: bool = False,
+    behind: bool = False,
     found: registry.Resolution | None = None,
     kind: type[Storage] = Storage,
     warm_up: WarmUp | None = None,
@@ -44,7 +44,8 @@ def open_environment(
     Args:
         config: what the user asked for.
         records: whether what runs on a GPU is recorded into CUDA graphs.
-        only_reads: whether the database is only read, as in a process that may be stopped at any moment.
+        behind: whether this process works behind another one and may be stopped at any moment: the database is only
+            read, and nothing is compiled that runs kernels meanwhile.
         found: the backends, where they are not those that the configuration names.
         kind: of what is kept on disk.
         warm_up: while it goes on, trying is free.
@@ -66,7 +67,7 @@ def open_environment(
         config.cache.max_gb,
         fingerprints,
         partial(_note_storage, events),
-        only_reads,
+        behind,
     )
     lock = _lock(config, backends, events)
     costs = CostsAtFirstUse(config, backends, storage, records)
@@ -89,7 +90,7 @@ def open_environment(
         storage,
         Planner(backends, config.preferences(), dict(config.min_region), costs, events, lock, stored, improves),
         failures,
-        CompileCache(reference, fingerprints, storage, failures, events, Fuel(debug.fuel)),
+        CompileCache(reference, fingerprints, storage, failures, events, Fuel(debug.fuel), behind),
         lock,
         Background(config.background_limits(), lambda: storage.builder_lock, warm_up=warm_up),
     )

@@ -79,6 +79,7 @@ class CompileCache:
         failures: says what is not to be compiled.
         events: told how the cores are shared.
         fuel: how many more regions may leave the reference.
+        behind: whether the reference stands in for backends that run kernels while they compile, or keep nothing of it.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class CompileCache:
         failures: Failures,
         events: EventLog,
         fuel: Fuel,
+        behind: bool = False,
     ) -> None:
         self._reference = reference
         self._fingerprints = fingerprints
@@ -96,6 +98,7 @@ class CompileCache:
         self._failures = failures
         self._events = events
         self._fuel = fuel
+        self._behind = behind
         self._lock = forks.reentrant_lock()
         self._compiling = forks.long_reentrant_lock()
         self._known: dict[tuple[str, str], _Known] = {}
@@ -111,8 +114,7 @@ class CompileCache:
             known = self._known.get((backend.name, region.key))
             if known is not None:
                 return replace(known.compiled, reused_from=known.region_id)
-            told = partial(_told, backend, region)
-            owner = backend if backend.traits().reference or self._fuel.take(told) else self._reference
+            owner = self._owner(backend, region)
         with nullcontext() if owner.traits().concurrent_compile else self._compiling:
             made = self._load(owner, region) or self._compile_and_keep(owner, region)
             made = self._with_stored_bindings(owner, region, made)
@@ -123,6 +125,13 @@ class CompileCache:
             # Another thread that compiled it meanwhile was first.
             known = self._known.setdefault((backend.name, region.key), _Known(compiled, region.id))
         return compiled if known.compiled is compiled else replace(known.compiled, reused_from=known.region_id)
+
+    def _owner(self, backend: Backend, region: Region) -> Backend:
+        """What compiles a region that was placed on a backend."""
+        traits = backend.traits()
+        if traits.reference or (self._behind and _device_type(region) not in traits.compiles_behind):
+            return self._reference
+        return backend if self._fuel.take(partial(_told, backend, region)) else self._reference
 
     def compile_all(self, jobs: Sequence[tuple[Backend, Region]]) -> Iterator[Compiled]:
         """Compile the regions of a graph, in their order; several at once where their backends allow it.
@@ -218,4 +227,8 @@ def _first_of_each(jobs: Sequence[tuple[Backend, Region]]) -> dict[tuple[str, st
 
 def _device_of(region: Region) -> str:
     """Name of the device that a region works on, with the product."""
-    return device_name(accelerator([item.meta for item in region.inputs] + [item.meta for item in region.outputs]))
+    return device_name(_device_type(region))
+
+
+def _device_type(region: Region) -> str:
+    return accelerator([item.meta for item in region.inputs] + [item.meta for item in region.outputs])

@@ -20,8 +20,8 @@ from mixbackend.registry import isolated_registry
 
 @pytest.fixture
 def opened(tmp_path: Path, loopback: Any) -> Any:
-    def make() -> Environment:
-        return open_environment(load_config({"cache": {"dir": str(tmp_path / "cache")}}))
+    def make(behind: bool = False) -> Environment:
+        return open_environment(load_config({"cache": {"dir": str(tmp_path / "cache")}}), behind=behind)
 
     with isolated_registry(loopback, EagerBackend()):
         yield make
@@ -54,3 +54,11 @@ def test_what_failed_is_not_compiled_again_here_nor_by_others(opened: Any, loopb
         with pytest.raises(QuarantinedError, match="bad driver"):
             environment.compile_cache.compile(environment.planner.backend(loopback.name), region)
         assert environment.compile_cache.compile(environment.reference, region).backend == environment.reference.name
+
+
+def test_behind_nothing_is_compiled_that_runs_kernels_meanwhile(opened: Any, loopback: Any) -> None:
+    environment = opened(behind=True)
+    region = trace_region(torch.mul, (torch.randn(4), torch.randn(4)))
+    backend = environment.planner.backend(loopback.name)
+    assert "cpu" not in backend.traits().compiles_behind
+    assert environment.compile_cache.compile(backend, region).backend == environment.reference.name

@@ -114,6 +114,27 @@ def test_what_is_built_behind_is_loaded(
     assert torch.equal(loaded(list(inputs))[0], fresh(list(inputs))[0])
 
 
+def test_a_backend_that_differs_has_no_part_in_what_is_built_behind(tmp_path: Path) -> None:
+    """One that is registered in the user's process alone, or was told something that the worker is not."""
+    environment = environment_in(tmp_path / "cache", "codegen", "onednn")
+    told = {**environment.fingerprints, "onednn": "told otherwise", "mine": "of this process"}
+    job = challenger_job(graph_of("plain")[0].text, Choice(every=True), environment, "graph")
+    answer = done_behind(replace(job, data={**job.data, "fingerprints": told}))
+    assert answer["status"] == "pass", answer
+    mine, onednn = answer["result"]["left_out"]
+    assert mine == "mine is None behind, and 'of this process' in the process" and "'told otherwise'" in onednn
+    plan = Choice.from_dict(answer["result"]["choice"]).plan
+    assert plan is not None and {item.backend for item in plan.regions} <= {"codegen", "eager"}
+
+
+def test_a_worker_takes_over_settings_of_inductor(tmp_path: Path) -> None:
+    graph, _ = graph_of("plain")
+    with torch._inductor.config.patch({"fallback_random": True, "cpp.enable_kernel_profile": True}):
+        environment = environment_in(tmp_path / "cache", "inductor")
+        answer = done_behind(challenger_job(graph.text, Choice(single="inductor"), environment, "graph"))
+    assert answer["status"] == "pass" and not answer["result"]["left_out"], answer
+
+
 @pytest.mark.nightly
 def test_another_backend_than_the_process_has_builds_nothing(tmp_path: Path) -> None:
     """A worker that finds another version, other threads or another machine would store what nobody looks for."""
