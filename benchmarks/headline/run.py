@@ -57,7 +57,7 @@ class Settings:
     case_s: float = 300.0
     calibration_s: float = 60.0
     turns: int = 12
-    settle_s: float = 10.0
+    settle_s: float = 60.0
     again: bool = False
     worker: Sequence[str] = WORKER
 
