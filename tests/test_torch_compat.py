@@ -263,7 +263,8 @@ print(json.dumps([compat.kernel_switches(), compat.rounds_convolutions(), compat
     taken, rounds, exact = json.loads(_in_a_process(f"told = {told!r}\n{program}"))
     assert taken == told
     assert rounds == (told["cudnn.conv.fp32_precision"] == "tf32")
-    assert exact == f"{told['mkldnn.matmul.fp32_precision']}/{told['mkldnn.conv.fp32_precision']}"
+    of_onednn = told["mkldnn.matmul.fp32_precision"], told["mkldnn.conv.fp32_precision"]
+    assert exact == "/".join(of_onednn).replace("none", "ieee")
 
 
 def _in_a_process(program: str) -> str:
@@ -290,15 +291,17 @@ def test_float32_products(precision: Callable[[str], None]) -> None:
         precision(asked)
         before = compat.kernel_switches()
         with compat.float32_products("ieee"):
-            assert not compat.rounds_products() and compat.processor_precision().split("/")[0] in ("none", "ieee")
+            assert not compat.rounds_products() and compat.processor_precision() == "ieee/ieee"
         with compat.float32_products("tf32"):
             assert compat.rounds_products()
         assert compat.kernel_switches() == before
 
 
 def test_processor_precision(precision: Callable[[str], None]) -> None:
+    precision("highest")
+    assert compat.processor_precision() == "ieee/ieee", "as it is where nothing was set"
     precision("medium")
-    assert compat.processor_precision().startswith("bf16/")
+    assert compat.processor_precision() == "bf16/ieee"
 
 
 def test_switches_of_kernels_are_read_in_one_place() -> None:

@@ -49,8 +49,10 @@ def rounds_convolutions() -> bool:
 
 def processor_precision() -> str:
     """What oneDNN may round the factors of float32 products and convolutions to, as part of a fingerprint."""
-    onednn = torch.backends.mkldnn
-    return f"{onednn.matmul.fp32_precision}/{onednn.conv.fp32_precision}"  # type: ignore[attr-defined]
+    onednn: Any = torch.backends.mkldnn
+    # "none" is what the setting is born with, and comes to the same.
+    exact = {"none": "ieee"}
+    return "/".join(exact.get(told, told) for told in (onednn.matmul.fp32_precision, onednn.conv.fp32_precision))
 
 
 @contextlib.contextmanager

@@ -104,6 +104,8 @@ class Background:
         self._limits, self._lock, self._start, self._clock = limits, lock, start, clock
         self._numbers = itertools.count(1)
         self._guard = forks.reentrant_lock()
+        self._ended_s = 0.0
+        """Used under governors that ended."""
         self._empty()
         forks.follow(self)
         _all.add(self)
@@ -171,7 +173,8 @@ class Background:
         """What is behind at present, for reports."""
         unpaid = sum(len(entry.waiting) for entry in self._entries.values())
         budget_s = 0.0 if self._limits is None else self._limits.budget_s
-        return WorkBehind(unpaid, len(self._behind), self._used_s, budget_s, self._state if self._behind else "")
+        used_s = self._ended_s + self._used_s
+        return WorkBehind(unpaid, len(self._behind), used_s, budget_s, self._state if self._behind else "")
 
     def settled(self, timeout_s: float) -> bool:
         """Wait until nothing is behind; whether that is so.
@@ -194,6 +197,7 @@ class Background:
         """End what is behind; jobs that were not done are forgotten."""
         with self._guard:
             governor = self._governor
+            self._ended_s += self._used_s
             self._empty()
             if governor is not None:
                 governor.end()
@@ -245,6 +249,7 @@ class Background:
     def after_fork(self) -> None:
         """In the child of a fork: what is behind belongs to the parent."""
         governor = self._governor
+        self._ended_s = 0.0
         self._empty()
         if governor is not None:
             governor.leave()

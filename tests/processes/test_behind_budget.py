@@ -370,3 +370,19 @@ def test_one_governor_keeps_the_account_of_a_process(tmp_path: Path, monkeypatch
             clock.now += 1.0
             assert background.answer(waiting) is None
     assert len(started) == 1 and not started[0].ended
+
+
+def test_what_governors_used_is_told_after_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a warm-up, which ends what is behind."""
+    monkeypatch.delenv(SWITCH, raising=False)
+    clock, pipe = Clock(), Pipe()
+    background = Background(TEN_PERCENT, lambda: tmp_path / "lock", lambda limits, lock: pipe, clock)
+    for told in (2.5, 5.0):
+        number = background.submit(Job("module:work", {}, "graph"))
+        assert number is not None
+        background.paid("graph", Figures(100, 400.0))
+        pipe.said.append({"used_s": 2.5})
+        clock.now += 1.0
+        assert background.answer(number) is not None
+        background.close()
+        assert background.standing().used_s == told

@@ -192,7 +192,8 @@ def test_windows_run_in_strips_that_share_their_reads(check):
     kernel = even.calls[-1].kernel
     assert isinstance(kernel, Kernel)
     (nest,) = kernel.nests
-    assert len(nest.finish) >= 8, "eight windows at once"
+    at_once = 8 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 4
+    assert len(nest.finish) >= at_once, "as many windows at once as there are registers for"
     text = str(kernel)
     assert text.count("if ge(") == 1 and text.count("if lt(") == 1, "only the first and the last column are conditional"
     assert "Max(0" in str(nest.reduced[0].extent), "rows in the padding are left out"
