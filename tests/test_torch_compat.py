@@ -228,43 +228,63 @@ def test_kernel_switches(precision: Callable[[str], None]) -> None:
     assert compat.rounds_products() and json.loads(json.dumps(asked)) == asked
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        "",
-        "torch.set_float32_matmul_precision('medium')",
-        "backends.cuda.matmul.allow_tf32 = True",
-        "backends.cudnn.allow_tf32 = False",
-        "backends.cudnn.benchmark = backends.cudnn.deterministic = True",
-        "backends.cuda.matmul.allow_fp16_accumulation = True",
-        "backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
-        # Once these say what the older interface cannot, its getters raise.
-        "backends.cuda.matmul.fp32_precision = 'tf32'",
-        "backends.cudnn.conv.fp32_precision = 'ieee'",
-        "backends.mkldnn.conv.fp32_precision = 'bf16'",
-        "backends.mkldnn.fp32_precision = 'tf32'",
-        "backends.fp32_precision = 'ieee'",
-        "backends.fp32_precision = 'tf32'",
-    ],
+ASKED = (
+    "",
+    "torch.set_float32_matmul_precision('medium')",
+    "backends.cuda.matmul.allow_tf32 = True",
+    "backends.cudnn.allow_tf32 = False",
+    "backends.cudnn.benchmark = backends.cudnn.deterministic = True",
+    "backends.mkldnn.enabled = False",
+    "backends.cuda.matmul.allow_fp16_accumulation = True",
+    "backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False",
+    # Once these say what the older interface cannot, its getters raise.
+    "backends.cuda.matmul.fp32_precision = 'tf32'",
+    "backends.cudnn.conv.fp32_precision = 'ieee'",
+    "backends.mkldnn.conv.fp32_precision = 'bf16'",
+    "backends.mkldnn.fp32_precision = 'tf32'",
+    "backends.fp32_precision = 'ieee'",
+    "backends.fp32_precision = 'tf32'",
 )
-def test_set_kernel_switches(asked: str) -> None:
+
+
+def test_set_kernel_switches() -> None:
     """In another process, however the user set them; what is as wanted is not touched, for torch tells that from the
     same value set."""
-    told = json.loads(_in_a_process(f"{asked}; print(json.dumps(compat.kernel_switches()))"))
-    program = """
-before = compat.kernel_switches()
-compat.set_kernel_switches(before)
-assert compat.kernel_switches() == before
-compat.set_kernel_switches(told)
-with compat.float32_products("ieee"):
-    assert not compat.rounds_products()
-print(json.dumps([compat.kernel_switches(), compat.rounds_convolutions(), compat.processor_precision()]))
+    program = f"""
+import os
+
+def in_a_fork(work):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.write(writing, json.dumps(work()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        return json.loads(answer.read())
+
+def tell(asked):
+    exec(asked)
+    return compat.kernel_switches()
+
+def take(told):
+    before = compat.kernel_switches()
+    compat.set_kernel_switches(before)
+    assert compat.kernel_switches() == before
+    compat.set_kernel_switches(told)
+    with compat.float32_products("ieee"):
+        assert not compat.rounds_products()
+    return [compat.kernel_switches(), compat.rounds_convolutions(), compat.processor_precision()]
+
+told = [in_a_fork(lambda: tell(asked)) for asked in {ASKED!r}]
+print(json.dumps([(one, in_a_fork(lambda: take(one))) for one in told]))
 """
-    taken, rounds, exact = json.loads(_in_a_process(f"told = {told!r}\n{program}"))
-    assert taken == told
-    assert rounds == (told["cudnn.conv.fp32_precision"] == "tf32")
-    of_onednn = told["mkldnn.matmul.fp32_precision"], told["mkldnn.conv.fp32_precision"]
-    assert exact == "/".join(of_onednn).replace("none", "ieee")
+    answers = json.loads(_in_a_process(program))
+    assert len({json.dumps(told) for told, _ in answers}) > len(ASKED) - 3, "nearly all of them differ"
+    for asked, (told, (taken, rounds, exact)) in zip(ASKED, answers, strict=True):
+        assert taken == told, asked
+        assert rounds == (told["cudnn.conv.fp32_precision"] == "tf32"), asked
+        of_onednn = told["mkldnn.matmul.fp32_precision"], told["mkldnn.conv.fp32_precision"]
+        assert exact == "/".join(of_onednn).replace("none", "ieee"), asked
 
 
 def _in_a_process(program: str) -> str:
