@@ -289,7 +289,7 @@ print(json.dumps([(one, in_a_fork(lambda: take(one))) for one in told]))
 
 def _in_a_process(program: str) -> str:
     imports = "import json", "import torch", "from torch import backends"
-    lines = *imports, "from mixbackend.contracts import torch_compat as compat", program.lstrip("; ")
+    lines = *imports, "from mixbackend.contracts import torch_compat as compat", program
     run = [sys.executable, "-c", "\n".join(lines)]
     return subprocess.run(run, check=True, timeout=120, stdout=subprocess.PIPE, text=True).stdout
 

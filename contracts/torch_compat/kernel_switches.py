@@ -1,7 +1,8 @@
 """What torch is told of its kernels: how float32 is rounded, and how cuDNN chooses.
 
-Place: part of ``torch_compat``; all of this project reads these switches here, and a process that works for another
-one takes them over. Invariants: reading never raises, whichever of torch's interfaces the user took: the older getters
+Place: part of ``torch_compat``; all of this project reads here how float32 is rounded, and a process that works for
+another one takes all of it over.
+Invariants: reading never raises, whichever of torch's interfaces the user took: the older getters
 (``get_float32_matmul_precision``, ``allow_tf32``) raise once the newer ones (``fp32_precision``) say what the older
 cannot. A switch that is as wanted is not touched: setting it to the value that it was born with makes inductor's keys
 others.
@@ -50,18 +51,16 @@ def rounds_convolutions() -> bool:
 def processor_precision() -> str:
     """What oneDNN may round the factors of float32 products and convolutions to, as part of a fingerprint."""
     onednn: Any = torch.backends.mkldnn
-    # "none" is what the setting is born with, and comes to the same.
-    exact = {"none": "ieee"}
-    return "/".join(exact.get(told, told) for told in (onednn.matmul.fp32_precision, onednn.conv.fp32_precision))
+    return f"{_rounding(onednn.matmul)}/{_rounding(onednn.conv)}"
 
 
 @contextlib.contextmanager
 def float32_products(precision: Literal["ieee", "tf32"]) -> Iterator[None]:
     """Products with factors that are rounded so, or not at all; the user's switches hold again afterwards."""
     changed = [
-        (owner, before)
+        (owner, owner.fp32_precision)
         for owner in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-        if (before := owner.fp32_precision) not in ({"none", "ieee"} if precision == "ieee" else {precision})
+        if _rounding(owner) != precision
     ]
     for owner, _ in changed:
         owner.fp32_precision = precision
@@ -85,6 +84,12 @@ def set_kernel_switches(wanted: KernelSwitches) -> None:
     for name, owner, attribute in _switches():
         if _value(owner, attribute) != wanted[name]:
             setattr(owner, attribute, wanted[name])
+
+
+def _rounding(owner: Any) -> str:
+    """``none`` is what a setting is born with, and comes to exact products."""
+    told = str(owner.fp32_precision)
+    return "ieee" if told == "none" else told
 
 
 def _older() -> str | None:

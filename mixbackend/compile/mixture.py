@@ -188,9 +188,8 @@ class Mixture:
         events = tuple(event for environment in environments for event in environment.events.events())
         found = (info for environment in environments for info in environment.skipped)
         skipped = tuple(dict.fromkeys(found)) if environments else registry.skipped(self.config.backends)
-        behind = [item.background.standing() for item in environments if item.background.on]
-        told = WorkBehind.together(behind) if behind else None
-        return Report(graphs, events, self.config.preferences(), skipped, told)
+        behind = WorkBehind.together(item.background.standing() for item in environments if item.background.on)
+        return Report(graphs, events, self.config.preferences(), skipped, behind)
 
     def joint_decisions(self) -> dict[str, JointDecision]:
         """What joint graphs save for the backward, by their keys, for a lock file; empty unless something measures."""

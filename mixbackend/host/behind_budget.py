@@ -185,9 +185,11 @@ class WorkBehind:
     state: str = ""
 
     @classmethod
-    def together(cls, parts: Iterable[WorkBehind]) -> WorkBehind:
-        """Of several, as one."""
-        known = list(parts)
+    def together(cls, parts: Iterable[WorkBehind | None]) -> WorkBehind | None:
+        """Of several, as one; ``None`` if there are none."""
+        known = [part for part in parts if part is not None]
+        if not known:
+            return None
         total = {name: sum(getattr(part, name) for part in known) for name in ("unpaid", "begun", "used_s", "budget_s")}
         return cls(**total, state=next((part.state for part in known if part.state), ""))
 

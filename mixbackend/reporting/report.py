@@ -57,7 +57,7 @@ class Report:
             events=tuple(dict.fromkeys(event for part in parts for event in part.events)),
             preferences=tuple(dict.fromkeys(wish for part in parts for wish in part.preferences)),
             unavailable=tuple(dict.fromkeys(info for part in parts for info in part.unavailable)),
-            behind=WorkBehind.together(known) if (known := [part.behind for part in parts if part.behind]) else None,
+            behind=WorkBehind.together(part.behind for part in parts),
         )
 
     def warnings(self) -> tuple[str, ...]:

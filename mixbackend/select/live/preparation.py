@@ -74,5 +74,5 @@ class Preparer(Protocol):
     """Prepares challengers of one entry."""
 
     def prepare(self, challenger: Challenger) -> Preparation:
-        """Begin to prepare a challenger; takes microseconds."""
+        """Begin to prepare a challenger; takes a few milliseconds, to read settings that it needs."""
         ...
